@@ -302,8 +302,9 @@ class Flow:
         return self.when(self.retried(message), at)
 
     def retried(self, message: Any) -> Any:
-        kind = message.command_type
-        found = [c for c in self.commands if (c.command_type, c.request_id) == (kind, message.request_id)]
+        """A command with the record of its first attempt, which the shell looks up by the request id."""
+        kinds, request_id = message.idempotency_key() or ((), None)
+        found = [c for c in self.commands if c.command_type in kinds and c.request_id == request_id]
         return replace(message, retained=found[0] if found else None)
 
     def break_task(self, block: Block, at: float | None = None, owner: str = WORKER) -> Decided:

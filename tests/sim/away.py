@@ -312,7 +312,7 @@ class AwayWorker:
                     workflow_task_attempt=message.attempt,
                     commands=message.commands,
                     handled_failures=message.handled_failures,
-                    met=message.met,
+                    met=message.seen_until,
                 )
             case CompleteWorkflowTask():
                 block = Block(message="nothing to decide yet", type=WAITING_FOR_HISTORY)

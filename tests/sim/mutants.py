@@ -51,8 +51,8 @@ MUTANTS = [
     Mutant(
         "unmet signals count as applied",
         "backstay.sdk.worker.executor:WorkerExecutor.report",
-        "met=live_run.ended_at",
-        "met=None",
+        "seen_until=live_run.ended_at",
+        "seen_until=None",
     ),
     Mutant(
         "an update behind the end",
@@ -134,8 +134,8 @@ MUTANTS = [
     Mutant(
         "over the wire nothing is unmet",
         "backstay.protocol.worker_messages:message_of",
-        "met=verb.met",
-        "met=None",
+        "seen_until=verb.met",
+        "seen_until=None",
     ),
     Mutant(
         "deferred reports are lost",
@@ -192,8 +192,8 @@ MUTANTS = [
     ),
     Mutant(
         "signals that are missing count as arrived",
-        "backstay.kernel.features.child.child_side:asked_after_signals",
-        "[place for place, request_id in sent.sent.items() if request_id not in message.known]",
+        "backstay.kernel.features.child.child_side:receive_ask_after_signals",
+        "[sequence for sequence, request_id in message.request_ids.items() if request_id not in delivery.known]",
         "[]",
     ),
     Mutant(

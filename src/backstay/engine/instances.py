@@ -10,7 +10,7 @@ from typing import Any
 from backstay.engine.engine import Engine
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import HistoryDamaged
-from backstay.kernel.features.standalone import NOTHING_TO_SAY, StartActivity
+from backstay.kernel.features.standalone import ACTIVITY_DEFINITION, StartActivity
 from backstay.kernel.features.start import Start
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance
@@ -101,7 +101,7 @@ def start_message(request: StartWorkflow, engine: Engine) -> Start:
         execution_timeout_seconds=request.execution_timeout_seconds,
         run_timeout_seconds=request.run_timeout_seconds,
         duplicate_policy=request.duplicate_policy,
-        definition=request.definition if asked is None else NOTHING_TO_SAY,
+        definition=request.definition if asked is None else ACTIVITY_DEFINITION,
         request_id=request.request_id,
         source=request.source,
     )

@@ -171,7 +171,7 @@ class Outbox:
         while True:
             page = await self._engine.store.sends(after, PAGE)
             for row in page:
-                sent = unpack(self._engine.machine.parcel_kinds[row.kind], row.body)
+                sent = unpack(self._engine.machine.outbox_message_kinds[row.kind], row.body)
                 self.dispatch(Send(row.key, row.sender, row.namespace, row.workflow_id, sent))
             if len(page) < PAGE:
                 return

@@ -14,7 +14,7 @@ from backstay.kernel.features import schedule as kernel
 from backstay.kernel.features.instance_commands import InstanceCommand
 from backstay.kernel.features.schedule import Schedule, SchedulePlan, ScheduleReply, of
 from backstay.kernel.features.schedule.action import workflow_id_of
-from backstay.kernel.features.schedule.firing import wanted
+from backstay.kernel.features.schedule.firing import backfill_occurrences
 from backstay.kernel.features.schedule.messages import check_id, not_found
 from backstay.kernel.features.schedule.records import (
     Occasion,
@@ -88,7 +88,7 @@ class ScheduleApi:
     async def backfill(self, request: ask.BackfillSchedule) -> ScheduleReply:
         schedule = await self._committed(request.namespace, request.schedule_id)
         known: set[str] = set()
-        for moment in wanted(schedule, request.start, request.end):
+        for moment in backfill_occurrences(schedule, request.start, request.end):
             id = workflow_id_of(schedule.schedule_id, Occasion(occurrence=moment, cause="backfill"), 0)
             if await self._engine.key_of(request.namespace, id) is not None:
                 known.add(id)

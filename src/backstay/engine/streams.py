@@ -20,7 +20,7 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features import stream as kernel
 from backstay.kernel.features.stream import SEGMENT, Stream, StreamItemAppended, StreamKey, WriteStream, of
-from backstay.kernel.features.stream.append import NEWS, refuse_closed, refuse_full
+from backstay.kernel.features.stream.append import ITEMS_CHANGED, refuse_closed, refuse_full
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, STREAMS, Micros
 from backstay.protocol import streams as ask
@@ -61,7 +61,7 @@ class StreamApi:
             read=0 if key is None else self._read.get(key, 0),
         )
         done: kernel.AppendReply = await self._instances.address(
-            row.namespace + STREAMS, to.id, kernel.AppendItems(to=to, what=what)
+            row.namespace + STREAMS, to.id, kernel.AppendItems(to=to, batch=what)
         )
         return ask.StreamAppended(
             view=await self._view(row, done.stream),
@@ -274,7 +274,7 @@ class _Watched:
 
     async def begin(self) -> None:
         key = await self._engine.key_of(self._row.namespace + STREAMS, self._id)
-        self._watches = [(self._row.workflow, ENDED), *([] if key is None else [(key, NEWS)])]
+        self._watches = [(self._row.workflow, ENDED), *([] if key is None else [(key, ITEMS_CHANGED)])]
         for watch in self._watches:
             self._engine.waiters.add(*watch, Waiter(_answer, self._look, self._news))
 

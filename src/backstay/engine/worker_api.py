@@ -117,7 +117,7 @@ class WorkerApi:
         assert outcome.seen is not None, "a leased workflow task knows what it has seen"
         after, store = request.after_sequence, self._engine.store
         size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
-        if outcome.apart:
+        if outcome.for_update:
             # What it may see does not end with a place in history: the answer to an earlier update may be recorded far behind.
             whole = [entry for entry in await store.history(place.run) if replay_position(entry) <= outcome.seen]
             last = whole[-1].sequence

@@ -33,11 +33,11 @@ class Agenda:
     def armed(self, instance: Instance, kind: str, id: int | str) -> Micros | None:
         """When this deadline is due, if its feature still confirms it."""
         at = self.deadlines[kind].armed(instance, id)
-        rearmed = instance.current.moved_deadlines
-        return rearmed.get((at, kind, id), at) if rearmed and at is not None else at
+        moved = instance.current.moved_deadlines
+        return moved.get((at, kind, id), at) if moved and at is not None else at
 
     def restart_after_clock_change(
-        self, instance: Instance, now: Micros, known: MutableMapping[tuple[int, Moment], Micros]
+        self, instance: Instance, now: Micros, moved_before: MutableMapping[tuple[int, Moment], Micros]
     ) -> None:
         """Restart, from now, every deadline that is farther away than when it was set: the clock was set back.
 
@@ -55,7 +55,7 @@ class Agenda:
                 length = rule.length(instance, id)
                 if at - now > length:
                     instead = now + length if rule.again is None else rule.again(instance, id, now)
-                    run.moved_deadlines[moment] = known.setdefault((run.key, moment), instead)
+                    run.moved_deadlines[moment] = moved_before.setdefault((run.key, moment), instead)
         if run.moved_deadlines:
             run.agenda = [(run.moved_deadlines.get(moment, moment[0]), *moment[1:]) for moment in run.agenda]
             heapify(run.agenda)

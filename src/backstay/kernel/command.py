@@ -16,11 +16,11 @@ class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     Such a task has one command that `answers`; others may go along.
     """
 
-    apart: ClassVar[bool] = False
+    own_task: ClassVar[bool] = False
     answers: ClassVar[bool] = True
 
     @property
-    def waited(self) -> bool:
+    def ends_wait(self) -> bool:
         """Whether it says that code had waited for something, and that this has come."""
         return False
 

@@ -27,20 +27,20 @@ def check(contract: Contract, values: Sequence[Any]) -> Errors:
     """What is wrong with these arguments, given by position."""
     errors: Errors = {}
     parameters: Sequence[Mapping[str, Any]] = contract.get("parameters") or ()
-    place = 0
+    position = 0
     for parameter in parameters:
         if parameter.get("variadic"):
-            for value in values[place:]:
+            for value in values[position:]:
                 _complain(errors, parameter, _misfit(parameter, value))
-            place = len(values)
-        elif place < len(values):
-            _complain(errors, parameter, _misfit(parameter, values[place]))
-            place += 1
+            position = len(values)
+        elif position < len(values):
+            _complain(errors, parameter, _misfit(parameter, values[position]))
+            position += 1
         elif parameter.get("required"):
             _complain(errors, parameter, "is missing")
-    if place < len(values):
-        surplus = len(values) - place
-        errors[SURPLUS] = [f"{surplus} more than the {place} that {contract.get('name')!r} takes"]
+    if position < len(values):
+        surplus = len(values) - position
+        errors[SURPLUS] = [f"{surplus} more than the {position} that {contract.get('name')!r} takes"]
     return errors
 
 
@@ -48,20 +48,20 @@ def arrange(contract: Contract, named: Mapping[str, Any]) -> tuple[list[Any], Er
     """Arguments given by name, in the order of the contract; defaults fill the gaps."""
     listed: Sequence[Mapping[str, Any]] = contract.get("parameters") or ()
     parameters = {str(parameter["name"]): parameter for parameter in listed if not parameter.get("variadic")}
-    known = list(parameters)
+    names = list(parameters)
     errors: Errors = {
-        name: [f"is unknown; {contract.get('name')!r} takes {', '.join(known) or 'no arguments'}"]
+        name: [f"is unknown; {contract.get('name')!r} takes {', '.join(names) or 'no arguments'}"]
         for name in named
-        if name not in known
+        if name not in names
     }
-    last = max((place for place, name in enumerate(known) if name in named), default=-1)
+    last = max((position for position, name in enumerate(names) if name in named), default=-1)
     values: list[Any] = []
-    for place, (name, parameter) in enumerate(parameters.items()):
+    for position, (name, parameter) in enumerate(parameters.items()):
         if name in named:
             _complain(errors, parameter, _misfit(parameter, named[name]))
         elif parameter.get("required"):
             _complain(errors, parameter, "is missing")
-        if place <= last:
+        if position <= last:
             values.append(named.get(name, parameter.get("default")))
     return values, errors
 

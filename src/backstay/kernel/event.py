@@ -66,8 +66,8 @@ class Recorded(Struct, frozen=True, gc=False):
 def clock(entry: Recorded) -> Micros:
     """The time on the clock when this was recorded, from which deadlines count. It differs from `at` after a clock was
     set back."""
-    ahead = entry.context.clock_skew
-    return entry.at if ahead is None else entry.at - ahead
+    skew = entry.context.clock_skew
+    return entry.at if skew is None else entry.at - skew
 
 
 class HistoryDamaged(BackstayError):
@@ -135,9 +135,9 @@ def record(
     return Recorded(run, sequence, at, event, context, body, context_body, checksum, name)
 
 
-def pack_buffered(held: Sequence[tuple[Event, Context]]) -> bytes:
+def pack_buffered(buffered: Sequence[tuple[Event, Context]]) -> bytes:
     """Encode events that are accepted and not yet recorded, for the instance's own row."""
-    return encode([(type(event).__name__, event, context) for event, context in held])
+    return encode([(type(event).__name__, event, context) for event, context in buffered])
 
 
 def unpack_buffered(kinds: dict[str, type[Event]], body: bytes) -> list[tuple[Event, Context]]:

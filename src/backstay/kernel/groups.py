@@ -197,15 +197,15 @@ def leave(run: Run, step: int, path: Path, ok: bool, at: Micros, *, cancelled: b
     groups.paths.pop(step, None)
     groups.leaves.pop(step, None)
     complete, first_failure, last, wanted = True, False, True, False
-    well: dict[str, bool] = {}
+    succeeded: dict[str, bool] = {}
     for entry in reversed(path):  # a failure spreads outwards, up to a group that settles
-        well[entry.parallel_group_id] = ok = ok or entry.parallel_group_settles
+        succeeded[entry.parallel_group_id] = ok = ok or entry.parallel_group_settles
     # A group that is all of another has its name as well: they are one, with the tighter of their bounds.
     for id in dict.fromkeys(entry.parallel_group_id for entry in path):
         group = groups.groups[id]
         in_flight = group.limit is not None and step in islice(group.open, group.limit)
         group.open.pop(step, None)
-        if well[id]:
+        if succeeded[id]:
             group.succeeded += 1
         elif not group.failed:
             group.failed = first_failure = True
@@ -218,10 +218,10 @@ def leave(run: Run, step: int, path: Path, ok: bool, at: Micros, *, cancelled: b
                 groups.freed.append(freed)
                 groups.leaves[freed].dispatched(run, at)
     if path[0].parallel_group_mode is not None:
-        tells = _ends_member(groups, path[0], ok, cancelled)
+        wakes_run = _ends_member(groups, path[0], ok, cancelled)
     else:
-        tells = complete or first_failure or last or wanted
-    if not tells:
+        wakes_run = complete or first_failure or last or wanted
+    if not wakes_run:
         groups.silent.add(step)
 
 

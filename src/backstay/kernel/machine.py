@@ -129,8 +129,8 @@ class Machine:
         "grouped_kinds",
         "kinds",
         "limits",
+        "outbox_message_kinds",
         "outcomes",
-        "parcel_kinds",
         "step_kinds",
         "tasks",
     )
@@ -186,7 +186,7 @@ class Machine:
         self._receive = _merge(
             features, lambda f: {(f.sends.kind, kind): take for kind, take in f.sends.receive.items()}
         )
-        self.parcel_kinds: dict[str, type[OutboxMessage]] = {kind.__name__: kind for _, kind in self._receive}
+        self.outbox_message_kinds: dict[str, type[OutboxMessage]] = {kind.__name__: kind for _, kind in self._receive}
         self._unanswered = [s.unanswered for s in sends if s.unanswered is not None]
         self._resend = [s.resend for s in sends if s.resend is not None]
         # compatibility
@@ -274,9 +274,9 @@ class Machine:
         if own_task is not None:
             run.own_task_events.append((sequence, own_task(run, event, entry)))
         if resume is not None and sequence > instance.cursor and run.closed_reason is None:
-            told = resume(run, event, entry)
-            if told is not None:
-                run.wake_events.append((sequence, told))
+            reason = resume(run, event, entry)
+            if reason is not None:
+                run.wake_events.append((sequence, reason))
 
     def fold(self, instance: Instance, run: Run, history: Iterable[Recorded]) -> None:
         """Build a run from its stored history."""
@@ -312,9 +312,9 @@ class Machine:
         """What the worker gets with this leased task."""
         return self.tasks[task.kind].assign(instance, task)
 
-    def send_rule(self, instance: Instance, sent: OutboxMessage) -> Callable[[Turn, Any], None]:
+    def send_rule(self, instance: Instance, message: OutboxMessage) -> Callable[[Turn, Any], None]:
         """The function that decides a send for the instance it was sent to."""
-        rule = self._receive.get((instance.kind, type(sent)))
+        rule = self._receive.get((instance.kind, type(message)))
         if rule is None:
             raise Refused(
                 "not_for_this_kind", f"{instance.workflow_id!r} is a {instance.kind} and cannot take this send"
@@ -418,11 +418,11 @@ class Machine:
         run = instance.run
         if run is None:
             return instance_row(instance, 0, False)
-        awaited = 0
+        unanswered = 0
         for count in self._unanswered:
-            awaited += count(run)
+            unanswered += count(run)
         idle = not instance.tasks and instance.next_wake is None
-        return instance_row(instance, awaited, idle and self.waits_externally(run))
+        return instance_row(instance, unanswered, idle and self.waits_externally(run))
 
     def waits_externally(self, run: Run) -> bool:
         """Whether only something from outside makes this run go on."""
@@ -451,9 +451,9 @@ class Machine:
 
     def _record_buffered(self, turn: Turn) -> None:
         """Record the events that were accepted in the middle of a workflow task, now that it is over."""
-        held, turn.instance.buffered_events = turn.instance.buffered_events, []
+        buffered, turn.instance.buffered_events = turn.instance.buffered_events, []
         if turn.run.is_open:  # a closed run takes no more events; that they were accepted is in the audit trail
-            for event, context in held:
+            for event, context in buffered:
                 turn.record_with_context(event, context)
 
     def _find_ready(self, turn: Turn) -> None:
@@ -465,11 +465,11 @@ class Machine:
         instance = turn.instance
         tasks = instance.tasks
         while turn.to_offer:
-            stirred, turn.to_offer = turn.to_offer, []
+            task_ids, turn.to_offer = turn.to_offer, []
             for allows in self._allows_tasks:
                 if not allows(turn.run):
                     return
-            for id in stirred:
+            for id in task_ids:
                 task = tasks.get(id)
                 if task is None or task.state != "ready" or not task.is_due(turn.now):
                     continue

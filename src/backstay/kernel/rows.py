@@ -37,7 +37,7 @@ def run_row(instance: Instance, run: Run) -> RunRow:
     )
 
 
-def instance_row(instance: Instance, awaited: int, outside: bool) -> InstanceRow:
+def instance_row(instance: Instance, unanswered: int, waits_externally: bool) -> InstanceRow:
     """The row of an instance. `awaited`: how many other instances owe it an answer. `outside`: only something from outside
     makes it go on."""
     run = instance.run
@@ -56,7 +56,7 @@ def instance_row(instance: Instance, awaited: int, outside: bool) -> InstanceRow
         0 if run is None else run.length,
         0 if run is None else run.checksum,
         instance.reserved_at,
-        int(outside),
-        awaited,
+        int(waits_externally),
+        unanswered,
         tuple(instance.buffered_events) if instance.buffered_events else (),
     )

@@ -44,8 +44,8 @@ _encode = msgspec.json.Encoder().encode
 _decoders: dict[type[OutboxMessage], Any] = {}
 
 
-def pack(sent: OutboxMessage) -> bytes:
-    return _encode(sent)
+def pack(message: OutboxMessage) -> bytes:
+    return _encode(message)
 
 
 def unpack(kind: type[OutboxMessage], body: bytes) -> OutboxMessage:

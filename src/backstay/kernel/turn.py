@@ -166,8 +166,8 @@ class Turn:
 
     def command_at_step(self, step: int) -> Command | None:
         """The command that takes this step, of the completion being checked; the run has not reached it yet."""
-        asked, steps = self.steps
-        if asked is not self.pending_commands:  # a table, since every one of thousands may be looked up
+        indexed_commands, steps = self.steps
+        if indexed_commands is not self.pending_commands:  # a table, since every one of thousands may be looked up
             steps = {}
             self.steps = self.pending_commands, steps
             reached = self.run.step
@@ -324,9 +324,9 @@ class Turn:
         self.context = before
         return entry
 
-    def send(self, namespace: str, workflow_id: str, sent: OutboxMessage) -> None:
+    def send(self, namespace: str, workflow_id: str, message: OutboxMessage) -> None:
         """Send a message to another instance, after the commit."""
-        send = Send(self.ids.key(), self.instance.key, namespace, workflow_id, sent)
+        send = Send(self.ids.key(), self.instance.key, namespace, workflow_id, message)
         self.sends = appended(self.sends, send)
 
     def notify(self, topic: str, value: Any) -> None:

@@ -42,16 +42,16 @@ def moment(at: Micros) -> datetime:
     return EPOCH + timedelta(microseconds=at)
 
 
-def instance_kind(place: str) -> InstanceKind:
+def instance_kind(namespace: str) -> InstanceKind:
     """What the instances of a place are. A namespace holds workflows; beside it is a place for each other kind."""
-    if "/" not in place:
+    if "/" not in namespace:
         return "workflow"
-    return "schedule" if place.endswith(SCHEDULES) else "stream"
+    return "schedule" if namespace.endswith(SCHEDULES) else "stream"
 
 
-def base_namespace(place: str) -> str:
+def base_namespace(namespace: str) -> str:
     """The namespace that a place belongs to."""
-    return place.partition("/")[0]
+    return namespace.partition("/")[0]
 
 
 class Ids(Protocol):

@@ -106,8 +106,8 @@ class OpenStep:
             due = f"due in {form.span(self.fires_at - now)}" if self.fires_at > now else "due now"
             return f"{self.name}, {due} ({form.moment(self.fires_at)})"
         if self.started_at is not None:
-            said = f", says {self.progress}" if self.progress else ""
-            return f"{self.name}, attempt {self.attempt} running for {form.span(now - self.started_at)}{said}"
+            progress = f", says {self.progress}" if self.progress else ""
+            return f"{self.name}, attempt {self.attempt} running for {form.span(now - self.started_at)}{progress}"
         if self.retry_at is not None:
             when = f"in {form.span(self.retry_at - now)}" if self.retry_at > now else "now"
             return f"{self.name}, attempt {self.attempt + 1} {when}"

@@ -56,7 +56,7 @@ def message_of(verb: TaskVerb) -> Message:
                 commands=verb.commands,
                 handled_failures=verb.handled_failures,
                 numbered=verb.numbered,
-                met=verb.met,
+                seen_until=verb.met,
                 report=True,
             )
         case ask.FailTask():
@@ -106,7 +106,7 @@ def message_of_report(report: TaskReport, owner: str, commands: list[Command]) -
                 attempt=report.attempt,
                 commands=commands,
                 handled_failures=report.handled,
-                met=report.met,
+                seen_until=report.met,
                 breach=report.breach,
             )
         case wire.AttemptDone():
@@ -151,7 +151,7 @@ def message_of_resumed(
         attempt=1,
         commands=commands,
         handled_failures=resumed.handled,
-        met=resumed.met,
+        seen_until=resumed.met,
         lease=Lease(owner=owner),
         seen=seen,
         result_of=attempt_id(report.run_id, report.step, report.attempt),

@@ -40,7 +40,7 @@ def stream(machine: Machine = MACHINE) -> Flow:
 
 def some(*payloads: bytes, keys: str | None = None, **more: Any) -> AppendItems:
     items = [StreamItem(payload=payload, idempotency_key=keys and f"{keys}{n}") for n, payload in enumerate(payloads)]
-    return AppendItems(to=OUT, what=Items(items=items, **more))
+    return AppendItems(to=OUT, batch=Items(items=items, **more))
 
 
 def items(flow: Flow) -> list[bytes | None]:
@@ -76,7 +76,7 @@ def test_a_key_counts_once_also_within_one_append() -> None:
     again = flow.when(some(b"a", b"b", b"c", keys="k")).reply
     assert (again.offsets, again.accepted_offsets, again.deduped) == ([0, 1, 2], [2], 2)
     twice = [StreamItem(payload=b"x", idempotency_key="same")] * 2
-    reply = flow.when(AppendItems(to=OUT, what=Items(items=twice))).reply
+    reply = flow.when(AppendItems(to=OUT, batch=Items(items=twice))).reply
     assert (reply.offsets, reply.deduped) == ([3, 3], 1)
 
 
@@ -112,12 +112,12 @@ def test_a_long_stream_is_cut_into_histories_of_a_fixed_length() -> None:
     flow = stream()
     batch = [StreamItem(payload=b"x", idempotency_key=str(n)) for n in range(2 * SEGMENT + 300)]
     for begin in range(0, len(batch), 300):
-        flow.when(AppendItems(to=OUT, what=Items(items=batch[begin : begin + 300])))
+        flow.when(AppendItems(to=OUT, batch=Items(items=batch[begin : begin + 300])))
     lengths = [len(history) for _, history in sorted(flow.histories.items())]
     assert lengths == [SEGMENT + 2, SEGMENT + 2, 301], "opening, items, roll-over"
     assert (state(flow).total_items, state(flow).first_offset) == (2 * SEGMENT + 300, 2 * SEGMENT)
     assert len(state(flow).keys) == 1000, "what is remembered does not grow"
-    last = flow.when(AppendItems(to=OUT, what=Items(items=batch[-1:]))).reply
+    last = flow.when(AppendItems(to=OUT, batch=Items(items=batch[-1:]))).reply
     assert (last.offsets, last.deduped) == ([len(batch) - 1], 1)
     assert flow.runs[flow.run.key].business_key == "RUN"
     assert state(flow) == of(refold(flow).current)
@@ -151,9 +151,9 @@ def test_a_send_that_comes_twice_appends_once_and_one_that_comes_late_nothing() 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        (AppendItems(to=OUT, what=Items(items=[])), "invalid_stream_items"),
+        (AppendItems(to=OUT, batch=Items(items=[])), "invalid_stream_items"),
         (some(*[b"x"] * 501), "invalid_stream_items"),
-        (AppendItems(to=OUT, what=Items(items=[StreamItem()])), "invalid_stream_items"),
+        (AppendItems(to=OUT, batch=Items(items=[StreamItem()])), "invalid_stream_items"),
         (some(b"x" * 101), "structural_limit_exceeded"),
         (some(b"x", b"y", max_pending_items=1), "stream_full"),
         (
@@ -206,7 +206,7 @@ def test_each_idempotency_key_of_a_stream_stands_once_in_the_order_it_first_came
         if by_code:
             flow.when(parcel(number, WriteToStream(to=OUT, items=batch)))
         else:
-            reply = flow.when(AppendItems(to=OUT, what=Items(items=batch))).reply
+            reply = flow.when(AppendItems(to=OUT, batch=Items(items=batch))).reply
             assert reply.deduped + len(reply.accepted_offsets) == count
         wanted += [item.payload for item in batch if item.payload and item.payload not in wanted]
     assert items(flow) == wanted

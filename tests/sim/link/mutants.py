@@ -22,7 +22,7 @@ LINK_MUTANTS = [
         "breach = None",
         link=True,
         also=(
-            "backstay.kernel.features.workflow_task.completion:_met",
+            "backstay.kernel.features.workflow_task.completion:_saw_only_the_result",
             'message.seen == seen and woken == (seen, "ActivityCompleted", message.result_of)',
             "message.seen == seen",
         ),

@@ -90,10 +90,10 @@ def cancel(turn: Turn, message: Cancel) -> None:
         return
     started = turn.run.part(Identity).started
     cleanup = None if started is None else started.declared_cleanup_seconds
-    asked_before = requested(turn.run) or any(
+    already_requested = requested(turn.run) or any(
         isinstance(event, CancelRequested) for event, _ in turn.instance.buffered_events
     )
-    if cleanup is not None and not asked_before:
+    if cleanup is not None and not already_requested:
         command = accept(turn, message, "cancel_requested")
         deadline = turn.now + seconds(cleanup)
         turn.record_or_buffer(_request(command, message.reason, deadline), cause(command))
@@ -136,15 +136,15 @@ def _stop(turn: Turn, closed_reason: str, reason: str | None, command_id: str | 
     close.closed(turn)
 
 
-def ended(turn: Turn, command: CancelWorkflow) -> None:
-    _give_in(turn)
+def cancel_workflow(turn: Turn, command: CancelWorkflow) -> None:
+    _close_as_requested(turn)
 
 
-def overdue(turn: Turn, _: object) -> None:
-    _give_in(turn)
+def cleanup_overdue(turn: Turn, _: object) -> None:
+    _close_as_requested(turn)
 
 
-def _give_in(turn: Turn) -> None:
+def _close_as_requested(turn: Turn) -> None:
     request = turn.run.part(CancelState).requested
     _stop(
         turn,
@@ -221,8 +221,8 @@ FEATURE = Feature(
     name="cancel",
     deciding=Deciding(
         messages={Cancel: cancel, Terminate: terminate},
-        commands={CancelWorkflow: CommandRule(nothing_to_check, ended)},
-        deadlines={"cleanup": Deadline(_deadline, overdue, _length)},
+        commands={CancelWorkflow: CommandRule(nothing_to_check, cancel_workflow)},
+        deadlines={"cleanup": Deadline(_deadline, cleanup_overdue, _length)},
     ),
     history=History(
         evolve={

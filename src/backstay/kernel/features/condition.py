@@ -45,7 +45,7 @@ class OpenConditionWait(StepCommand, frozen=True, kw_only=True, omit_defaults=Tr
     parallel_group_path: list[GroupEntry] = []
 
     @property
-    def waited(self) -> bool:
+    def ends_wait(self) -> bool:
         return self.satisfied
 
 
@@ -53,7 +53,7 @@ class SatisfyConditionWait(Command, frozen=True, kw_only=True, omit_defaults=Tru
     step: int
 
     @property
-    def waited(self) -> bool:
+    def ends_wait(self) -> bool:
         return True
 
 
@@ -61,7 +61,7 @@ class TimeOutConditionWait(Command, frozen=True, kw_only=True, omit_defaults=Tru
     step: int
 
     @property
-    def waited(self) -> bool:
+    def ends_wait(self) -> bool:
         return True
 
 
@@ -167,7 +167,9 @@ def satisfy(turn: Turn, command: SatisfyConditionWait) -> None:
 def time_out(turn: Turn, command: TimeOutConditionWait) -> None:
     opened = turn.run.part(Conditions).open.get(command.step)
     if opened is not None:
-        turn.record(ConditionWaitTimedOut(timer_id=timer.timer_id(turn.run.run_id, command.step), **_same(opened)))
+        turn.record(
+            ConditionWaitTimedOut(timer_id=timer.timer_id(turn.run.run_id, command.step), **_wait_fields(opened))
+        )
 
 
 def _timed_out_in_selection(turn: Turn, step: int) -> None:
@@ -176,14 +178,14 @@ def _timed_out_in_selection(turn: Turn, step: int) -> None:
         time_out(turn, TimeOutConditionWait(step=step))
 
 
-def _news(turn: Turn, task: Task) -> None:
-    """A worker of another make cannot say that a predicate in a selection holds: what it was told satisfies the wait."""
-    told = any(
+def _satisfy_after_input(turn: Turn, task: Task) -> None:
+    """A worker of another make cannot say that a predicate in a selection holds: what it was had_input satisfies the wait."""
+    had_input = any(
         resume.resume_source_kind in ("workflow_signal", "workflow_update")
         for sequence, resume in turn.run.wake_events
         if task.seen is not None and sequence <= task.seen
     )
-    for wait in list(turn.run.part(Conditions).open.values()) if told else ():
+    for wait in list(turn.run.part(Conditions).open.values()) if had_input else ():
         if wait.parallel_group_path:
             _satisfy(turn, wait.sequence)
 
@@ -191,15 +193,15 @@ def _news(turn: Turn, task: Task) -> None:
 def give_up(turn: Turn, command: CancelConditionWait) -> None:
     opened = turn.run.part(Conditions).open.get(command.step)
     if opened is not None:
-        turn.record(ConditionWaitCancelled(timer_id=timer.disarm(turn, command.step), **_same(opened)))
+        turn.record(ConditionWaitCancelled(timer_id=timer.disarm(turn, command.step), **_wait_fields(opened)))
 
 
 def _satisfy(turn: Turn, step: int) -> None:
     opened = turn.run.part(Conditions).open[step]
-    turn.record(ConditionWaitSatisfied(timer_id=timer.disarm(turn, step), **_same(opened)))
+    turn.record(ConditionWaitSatisfied(timer_id=timer.disarm(turn, step), **_wait_fields(opened)))
 
 
-def _same(opened: ConditionWaitOpened) -> dict[str, Any]:
+def _wait_fields(opened: ConditionWaitOpened) -> dict[str, Any]:
     return {field: getattr(opened, field) for field in ConditionWait.__struct_fields__}
 
 
@@ -216,7 +218,7 @@ def infer(turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
     }
     left: list[Command] = []
     for wait in open:
-        again = next((command for command in commands if _is(wait, command)), None)
+        again = next((command for command in commands if _is_same_wait(wait, command)), None)
         if wait.sequence in fired:
             left.append(TimeOutConditionWait(step=wait.sequence))
         elif again is not None:
@@ -226,7 +228,7 @@ def infer(turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
     return [*left, *commands]
 
 
-def _is(wait: ConditionWaitOpened, command: Command) -> bool:
+def _is_same_wait(wait: ConditionWaitOpened, command: Command) -> bool:
     return (
         isinstance(command, OpenConditionWait)
         and command.condition_key == wait.condition_key
@@ -243,8 +245,8 @@ def _resolved(
     run: Run, event: ConditionWaitSatisfied | ConditionWaitTimedOut | ConditionWaitCancelled, entry: Recorded
 ) -> None:
     run.part(Conditions).open.pop(event.sequence, None)
-    given_up = isinstance(event, ConditionWaitCancelled)
-    groups.leave(run, event.sequence, event.parallel_group_path, not given_up, clock(entry), cancelled=given_up)
+    cancelled = isinstance(event, ConditionWaitCancelled)
+    groups.leave(run, event.sequence, event.parallel_group_path, not cancelled, clock(entry), cancelled=cancelled)
 
 
 class _Wait:
@@ -257,7 +259,7 @@ class _Wait:
 _WAIT = _Wait()
 
 
-def _outside(run: Run) -> bool:
+def _waits_externally(run: Run) -> bool:
     return bool(run.part(Conditions).open)
 
 
@@ -345,10 +347,10 @@ FEATURE = Feature(
         },
         outcomes={ConditionWaitSatisfied: _satisfied, ConditionWaitTimedOut: _timed_out},
     ),
-    lifecycle=Lifecycle(waits_externally=_outside),
+    lifecycle=Lifecycle(waits_externally=_waits_externally),
     compatibility=Compatibility(
         infer=infer,
-        acknowledged=_news,
+        acknowledged=_satisfy_after_input,
     ),
     words={
         ConditionWaitOpened: Words(_ABOUT, _say_opened),

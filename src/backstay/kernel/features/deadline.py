@@ -45,12 +45,12 @@ def due(turn: Turn, message: Due) -> None:
     if run is None:
         return
     agenda = turn.features.agenda
-    deaf = turn.now < message.until
+    unreachable = turn.now < message.until
     while run.is_open and run.agenda and run.agenda[0][0] <= turn.now:
         at, kind, id = heappop(run.agenda)
         if agenda.armed(instance, kind, id) != at:
             continue
-        if not (deaf and agenda.postpone(instance, kind, id, message.since, message.until)):
+        if not (unreachable and agenda.postpone(instance, kind, id, message.since, message.until)):
             agenda.deadlines[kind].due(turn, id)
 
 

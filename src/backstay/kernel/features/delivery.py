@@ -27,13 +27,13 @@ class Deliver(Message, frozen=True, kw_only=True):
         return replace(self, retained=record)
 
 
-def deliver(turn: Turn, message: Deliver) -> None:
-    sent = message.send.message
-    if not turn.instance.exists and not sent.creates:
+def deliver(turn: Turn, delivery: Deliver) -> None:
+    message = delivery.send.message
+    if not turn.instance.exists and not message.creates:
         raise Refused("workflow_not_found", f"there is no workflow {turn.instance.workflow_id!r} to take this send")
-    take = turn.features.send_rule(turn.instance, sent)
-    turn.taken_sends = appended(turn.taken_sends, message.send.key)
-    take(turn, message)
+    receive = turn.features.send_rule(turn.instance, message)
+    turn.taken_sends = appended(turn.taken_sends, delivery.send.key)
+    receive(turn, delivery)
 
 
 class ReturnSend(Message, frozen=True, kw_only=True):

@@ -52,12 +52,12 @@ def remember(run: Run, raised: UnhandledFailure) -> None:
     run.part(Failures).raised[raised.failure_id] = raised
 
 
-def shown(run: Run, seen: int) -> list[str]:
+def unhandled_until(run: Run, seen: int) -> list[str]:
     """Those that stand in history up to here."""
     return [raised.failure_id for raised in run.part(Failures).raised.values() if raised.recorded <= seen]
 
 
-def handled(turn: Turn, failure_id: str) -> None:
+def record_handled(turn: Turn, failure_id: str) -> None:
     raised = turn.run.part(Failures).raised.get(failure_id)
     if raised is None:
         return  # recorded before, by a completion whose reply was lost

@@ -99,7 +99,7 @@ class Rejection(NamedTuple):
     outcome: str | None
     errors: Errors = {}
     declared: Sequence[str] = ()
-    passing: bool = False
+    temporary: bool = False
 
 
 NOT_STARTED = Rejection("instance_not_started", "rejected_not_started")
@@ -160,7 +160,7 @@ def answer_retry(turn: Turn, message: InstanceCommand) -> bool:
     return True
 
 
-def refuse_conflict(before: CommandRecord, request_id: str | None, asked: str | None) -> None:
+def refuse_conflict(before: CommandRecord, request_id: str | None, fingerprint: str | None) -> None:
     """One request id cannot mean two things, and nobody can repeat an answer that cannot be read."""
     if before.unreadable is not None:
         raise Refused(
@@ -172,7 +172,7 @@ def refuse_conflict(before: CommandRecord, request_id: str | None, asked: str | 
             retained_command_type=before.command_type,
             retained_command_id=before.id,
         )
-    if before.fingerprint != asked:
+    if before.fingerprint != fingerprint:
         raise Refused(
             "request_id_conflict",
             f"request id {request_id!r} was used for another {before.command_type} of this workflow",
@@ -182,12 +182,12 @@ def refuse_conflict(before: CommandRecord, request_id: str | None, asked: str | 
         )
 
 
-def fingerprint(request_id: str | None, *asked: bytes) -> str | None:
-    """What was asked under a request id; nobody compares what has none."""
+def fingerprint(request_id: str | None, *parts: bytes) -> str | None:
+    """What was parts under a request id; nobody compares what has none."""
     if request_id is None:
         return None
-    together = b"\0".join(asked)
-    return f"sha256:{sha256(together).hexdigest()}"
+    joined = b"\0".join(parts)
+    return f"sha256:{sha256(joined).hexdigest()}"
 
 
 def _fingerprint(message: InstanceCommand) -> str | None:
@@ -230,23 +230,23 @@ def _record(
     history_length: int | None = None,
 ) -> CommandRecord:
     run = resolved or turn.instance.run
-    told = message if isinstance(message, NamedCommand) else None
-    again = why is not None and why.passing
+    named = message if isinstance(message, NamedCommand) else None
+    temporary = why is not None and why.temporary
     command = turn.command(
         message.command_type,
         outcome=outcome,
         source=message.source,
         status=status,
         target_scope="instance" if message.run_id is None else "run",
-        target_name=told.name if told is not None else None,
+        target_name=named.name if named is not None else None,
         requested_run_id=message.run_id,
         resolved_run_id=None if run is None else run.run_id,
-        request_id=None if again else message.request_id,
-        fingerprint=None if again else _fingerprint(message),
+        request_id=None if temporary else message.request_id,
+        fingerprint=None if temporary else _fingerprint(message),
         rejection_reason=None if why is None else why.reason,
         validation_errors={} if why is None else why.errors,
         context=message.context,
-        payload=None if told is None else told.arguments,
+        payload=None if named is None else named.arguments,
         history_length=history_length,
     )
     turn.reply = _reply(turn, command)

@@ -102,7 +102,7 @@ def apply(turn: Turn, command: RecordLocalActivity) -> None:
             )
     _end(turn, command, identity, last)
     if command.handled:
-        failures.handled(turn, failure_id(run.run_id, run.length))
+        failures.record_handled(turn, failure_id(run.run_id, run.length))
 
 
 def _end(turn: Turn, command: RecordLocalActivity, identity: dict[str, Any], number: int) -> None:
@@ -148,10 +148,10 @@ def _end(turn: Turn, command: RecordLocalActivity, identity: dict[str, Any], num
 
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    asked = [command for command in commands if isinstance(command, RecordLocalActivity)]
-    if not asked:
+    recorded = [command for command in commands if isinstance(command, RecordLocalActivity)]
+    if not recorded:
         return None
-    largest = max(max(len(command.arguments or b""), len(command.result or b"")) for command in asked)
+    largest = max(max(len(command.arguments or b""), len(command.result or b"")) for command in recorded)
     return over_count("payload_size", largest, turn.features.limits.payload_size)
 
 

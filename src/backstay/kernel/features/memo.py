@@ -64,11 +64,11 @@ def apply(turn: Turn, command: UpsertMemo) -> None:
 
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    asked = [command for command in commands if isinstance(command, UpsertMemo)]
-    if not asked:
+    upserts = [command for command in commands if isinstance(command, UpsertMemo)]
+    if not upserts:
         return None
     merged = turn.run.part(Memo).values
-    for command in asked:
+    for command in upserts:
         merged = merge(merged, command.entries)
     return over_count("memo_size", size(merged), turn.features.limits.memo_size)
 

@@ -150,8 +150,10 @@ def _receive(turn: Turn, message: MessageAppend) -> int:
         raise Refused("run_not_active", f"{turn.instance.workflow_id!r} is an activity, which takes no messages")
     _refuse_too_much(turn, message)
     position = _last(turn.instance, message.name) + 1
-    noted = {"stream_name": message.name, "message_id": message.message_id, "position": position}
-    command = accept(turn, replace(message, context={**message.context, "message_stream": noted}), "message_received")
+    position_record = {"stream_name": message.name, "message_id": message.message_id, "position": position}
+    command = accept(
+        turn, replace(message, context={**message.context, "message_stream": position_record}), "message_received"
+    )
     turn.record_or_buffer(
         MessageReceived(
             workflow_command_id=command.id,
@@ -203,8 +205,8 @@ def _refuse_too_much(turn: Turn, message: MessageAppend) -> None:
 
 def check(turn: Turn, command: AdvanceMessageCursor) -> None:
     check_name(command.stream_name)
-    known = turn.run.part(Inboxes).streams.get(command.stream_name)
-    last = 0 if known is None else known.last
+    inbox = turn.run.part(Inboxes).streams.get(command.stream_name)
+    last = 0 if inbox is None else inbox.last
     if not 0 <= command.through_position <= last:
         raise Refused(
             "invalid_commands",
@@ -240,7 +242,7 @@ def _received(run: Run, event: MessageReceived, entry: Recorded) -> None:
 def _go_past(inbox: Inbox, position: int) -> None:
     inbox.cursor = max(inbox.cursor, position)
     inbox.last = max(inbox.last, position)
-    for read in [known for known in inbox.unread if known <= position]:
+    for read in [unread for unread in inbox.unread if unread <= position]:
         del inbox.unread[read]
 
 

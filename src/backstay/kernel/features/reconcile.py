@@ -63,11 +63,11 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
             turn.drop_task(id)
             result.dropped.append(id)
         elif task.state == "leased" and (
-            _lease_is_over(task.owner, task.until, turn.now, message.incarnation) or _let_go(task, message)
+            _lease_is_over(task.owner, task.until, turn.now, message.incarnation) or _is_abandoned(task, message)
         ):
             turn.features.lease_lost(turn, task)
             result.released.append(id)
-        elif task.state == "failed" and _fit_again(turn, task, message):
+        elif task.state == "failed" and _may_run_again(turn, task, message):
             workflow_task.revive(turn, task)
             result.revived.append(id)
         elif task.state == "ready" and task.created_at > turn.now:
@@ -108,13 +108,13 @@ def _lease_is_over(owner: str | None, until: Micros | None, now: Micros, incarna
     return owner is None or owner.partition("/")[0] != incarnation
 
 
-def _let_go(task: Task, message: Reconcile) -> bool:
+def _is_abandoned(task: Task, message: Reconcile) -> bool:
     if task.until is not None or message.holding is None or task.id in message.holding:
         return False
     return message.asked_at is None or task.leased_at is None or task.leased_at < message.asked_at
 
 
-def _fit_again(turn: Turn, task: Task, message: Reconcile) -> bool:
+def _may_run_again(turn: Turn, task: Task, message: Reconcile) -> bool:
     if message.force:
         return True
     if task.block is None or not task.block.replay_blocked:

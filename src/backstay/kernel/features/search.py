@@ -101,11 +101,11 @@ def apply(turn: Turn, command: UpsertSearchAttributes) -> None:
 
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    asked = [command for command in commands if isinstance(command, UpsertSearchAttributes)]
-    if not asked:
+    upserts = [command for command in commands if isinstance(command, UpsertSearchAttributes)]
+    if not upserts:
         return None
     merged = turn.run.part(SearchAttributes).values
-    for command in asked:
+    for command in upserts:
         merged = merge(merged, command.attributes)
     return over_count("search_attribute_size", size(merged), turn.features.limits.search_attribute_size)
 

@@ -54,7 +54,7 @@ class ApplySignal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="a
     value: bytes | None = None
 
     @property
-    def waited(self) -> bool:
+    def ends_wait(self) -> bool:
         return True
 
 
@@ -210,10 +210,10 @@ def open_wait(turn: Turn, command: OpenSignalWait) -> None:
     run = turn.run
     step = run.step + 1
     wait_id = signal_wait_id(run.run_id, step)
-    taken = {wait.signal_wait_id for wait in open_waits(run)}
+    taken_ids = {wait.signal_wait_id for wait in open_waits(run)}
     for event in unapplied(turn.instance):
         # A wait that opens after its signal was accepted goes by the id that signal has had all along.
-        if event.signal_name == command.signal_name and event.signal_wait_id not in taken:
+        if event.signal_name == command.signal_name and event.signal_wait_id not in taken_ids:
             wait_id = event.signal_wait_id
             break
     turn.record(
@@ -341,7 +341,7 @@ def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
         yield entry.sequence, entry.event, entry.context
 
 
-def _outside(run: Run) -> bool:
+def _waits_externally(run: Run) -> bool:
     return bool(open_waits(run))
 
 
@@ -406,7 +406,7 @@ FEATURE = Feature(
     ),
     lifecycle=Lifecycle(
         carry=_carry,
-        waits_externally=_outside,
+        waits_externally=_waits_externally,
     ),
     words={
         SignalReceived: Words(_ABOUT, _say_received),

@@ -43,32 +43,32 @@ def signal_with_start(turn: Turn, message: SignalAndStart) -> None:
         turn.reply = SignalWithStartReply(started=None, signalled=turn.reply)
         return
     intake = {"intake": {"mode": "signal_with_start", "group_id": turn.ids.ulid()}}
-    start_it = replace(
+    start_message = replace(
         message.start, duplicate_policy="return_existing_active", context={**message.start.context, **intake}
     )
     signal = replace(message.signal, context={**message.signal.context, **intake})
-    check_start(turn, start_it)
+    check_start(turn, start_message)
     active = run is not None and run.is_open
-    known = start_it.definition
+    definition = start_message.definition
     why = (
         signals.invalid(turn, signal)
         if active
-        else contract_rejection(signal, known and known.signals, known and known.signal_contracts)
+        else contract_rejection(signal, definition and definition.signals, definition and definition.signal_contracts)
         or signals.too_large(turn, signal)
     )
     if why is not None:
-        _turn_down(turn, signal, why)
+        _reject_signal(turn, signal, why)
         return
     if active:
-        start(turn, start_it)
+        start(turn, start_message)
     else:
-        start_now(turn, start_it)
+        start_now(turn, start_message)
     started: StartReply = turn.reply
     signals.receive(turn, signal)
     turn.reply = SignalWithStartReply(started=started, signalled=turn.reply)
 
 
-def _turn_down(turn: Turn, signal: DeliverSignal, why: Rejection) -> None:
+def _reject_signal(turn: Turn, signal: DeliverSignal, why: Rejection) -> None:
     if not turn.instance.exists:  # there is no instance whose audit trail could keep it
         raise Refused(why.reason, f"signal {signal.name!r} is not valid, so nothing was started", **_said(why))
     reject(turn, signal, why)

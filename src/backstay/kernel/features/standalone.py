@@ -23,27 +23,27 @@ from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import failure_id
 
-NOTHING_TO_SAY = RecordedDefinition(entry_method="activity")
+ACTIVITY_DEFINITION = RecordedDefinition(entry_method="activity")
 """What there is to signal, query or update in an activity."""
 
 
 class StartActivity(Start, frozen=True, kw_only=True):
     workflow_type: str = STANDALONE
     activity: ScheduleActivity
-    definition: RecordedDefinition | None = NOTHING_TO_SAY
+    definition: RecordedDefinition | None = ACTIVITY_DEFINITION
     standalone: bool = True
 
     def intent(self) -> tuple[bytes, ...]:
-        asked = self.activity
-        return (*super().intent(), asked.activity_type.encode(), asked.arguments or b"")
+        activity = self.activity
+        return (*super().intent(), activity.activity_type.encode(), activity.arguments or b"")
 
 
 def start_activity(turn: Turn, message: StartActivity) -> None:
-    asked = message.activity
-    schedule.check(turn, asked)
-    if asked.sequence not in (None, 1) or asked.parallel_group_path:
+    activity = message.activity
+    schedule.check(turn, activity)
+    if activity.sequence not in (None, 1) or activity.parallel_group_path:
         raise Refused("invalid_commands", "a standalone activity is the only step of its run", field="activity")
-    breach = over_count("payload_size", len(asked.arguments or b""), turn.features.limits.payload_size)
+    breach = over_count("payload_size", len(activity.arguments or b""), turn.features.limits.payload_size)
     if breach is not None:  # a run that asks for too much fails; this one need not begin
         raise Refused(
             "structural_limit_exceeded",
@@ -56,7 +56,7 @@ def start_activity(turn: Turn, message: StartActivity) -> None:
     before = turn.instance.run
     start(turn, message)
     if turn.instance.run is not before:
-        schedule.apply(turn, asked)
+        schedule.apply(turn, activity)
 
 
 def applies(run: Run) -> bool:

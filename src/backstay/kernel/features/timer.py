@@ -135,17 +135,17 @@ def _cancel(turn: Turn, step: int) -> None:
             delay_seconds=timer.delay_seconds,
             fire_at=timer.fire_at,
             cancelled_at=turn.now,
-            **_behind(timer),
+            **_wait_fields(timer),
         )
     )
 
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    asked = sum(isinstance(command, StartTimer) for command in commands)
-    if not asked:
+    added = sum(isinstance(command, StartTimer) for command in commands)
+    if not added:
         return None
     pending = len(turn.run.part(Timers).pending)
-    return over_count("pending_timer_count", pending + asked, turn.features.limits.pending_timer_count)
+    return over_count("pending_timer_count", pending + added, turn.features.limits.pending_timer_count)
 
 
 def _armed(instance: Instance, step: int) -> Micros | None:
@@ -166,20 +166,20 @@ def _fire(turn: Turn, step: int) -> None:
             delay_seconds=timer.delay_seconds,
             fire_at=timer.fire_at,
             fired_at=turn.now,
-            **_behind(timer),
+            **_wait_fields(timer),
         )
     )
     if timer.timer_kind is not None:
         turn.features.timed_out(turn, step)
 
 
-def _behind(timer: TimerScheduled) -> dict[str, Any]:
+def _wait_fields(timer: TimerScheduled) -> dict[str, Any]:
     if timer.timer_kind is None:
         return {}
-    return {field: getattr(timer, field) for field in _BEHIND}
+    return {field: getattr(timer, field) for field in _WAIT_FIELDS}
 
 
-_BEHIND = (
+_WAIT_FIELDS = (
     "timer_kind",
     "condition_wait_id",
     "condition_key",

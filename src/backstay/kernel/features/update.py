@@ -53,13 +53,13 @@ class Update(NamedCommand, frozen=True, kw_only=True):
 
 
 class CompleteUpdate(Command, frozen=True, kw_only=True, omit_defaults=True, tag="complete_update"):
-    apart = True
+    own_task = True
     update_id: str
     result: bytes | None = None
 
 
 class FailUpdate(Command, frozen=True, kw_only=True, omit_defaults=True, tag="fail_update"):
-    apart = True
+    own_task = True
     update_id: str
     message: str
     exception_type: str | None = None
@@ -122,9 +122,9 @@ class Updates:
         self.pending: dict[str, AcceptedUpdate] = {}
 
 
-_UNAVAILABLE = Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable", passing=True)
+_UNAVAILABLE = Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable", temporary=True)
 PENDING = "earlier_signal_pending"
-_BEHIND_A_SIGNAL = Rejection(PENDING, "rejected_pending_signal", passing=True)
+_SIGNAL_PENDING = Rejection(PENDING, "rejected_pending_signal", temporary=True)
 
 
 def topic(id: str) -> str:
@@ -136,7 +136,7 @@ def update(turn: Turn, message: Update) -> None:
     if answer_retry(turn, message):
         return
     why = target_rejection(turn, message) or _invalid(turn, message)
-    if message.patient and why is _BEHIND_A_SIGNAL:
+    if message.patient and why is _SIGNAL_PENDING:
         raise Refused(PENDING, "a signal that was accepted earlier has not been applied yet")
     if why is not None:
         command = reject(turn, message, why)
@@ -179,7 +179,7 @@ def _invalid(turn: Turn, message: Update) -> Rejection | None:
     if not message.available:
         return _UNAVAILABLE
     if signal.pending(turn.instance):
-        return _BEHIND_A_SIGNAL
+        return _SIGNAL_PENDING
     if message.objection is not None:
         return Rejection("update_validator_rejected", "rejected_by_validator", {"validator": [message.objection]})
     limits = turn.features.limits
@@ -197,15 +197,15 @@ def check(turn: Turn, command: CompleteUpdate | FailUpdate) -> None:
     pending = turn.run.part(Updates).pending
     first = next(iter(pending), None)
     if command.update_id != first:
-        known = "is not the next one" if command.update_id in pending else "is not pending"
-        raise Refused("invalid_commands", f"update {command.update_id} {known}", field="update_id")
+        problem = "is not the next one" if command.update_id in pending else "is not pending"
+        raise Refused("invalid_commands", f"update {command.update_id} {problem}", field="update_id")
 
 
 def complete(turn: Turn, command: CompleteUpdate) -> None:
     update = turn.run.part(Updates).pending[command.update_id].event
     step = turn.run.step
-    turn.record(UpdateApplied(**_named(update), arguments=update.arguments, sequence=step))
-    _end(turn, UpdateCompleted(**_named(update), sequence=step, result=command.result))
+    turn.record(UpdateApplied(**_identity(update), arguments=update.arguments, sequence=step))
+    _end(turn, UpdateCompleted(**_identity(update), sequence=step, result=command.result))
 
 
 def fail(turn: Turn, command: FailUpdate) -> None:
@@ -214,7 +214,7 @@ def fail(turn: Turn, command: FailUpdate) -> None:
     _end(
         turn,
         UpdateCompleted(
-            **_named(update),
+            **_identity(update),
             sequence=run.step,
             outcome="update_failed",
             failure_id=failure_id(run.run_id, run.length + 1),
@@ -242,7 +242,7 @@ def run_closed(turn: Turn) -> None:
         _end(
             turn,
             UpdateCompleted(
-                **_named(update),
+                **_identity(update),
                 outcome="update_failed",
                 failure_id=failure_id(run.run_id, run.length + 1),
                 failure_category="application",
@@ -268,7 +268,7 @@ def _end(turn: Turn, event: UpdateCompleted) -> None:
     turn.notify(topic(event.update_id), turn.record(event))
 
 
-def _named(update: UpdateAccepted) -> dict[str, Any]:
+def _identity(update: UpdateAccepted) -> dict[str, Any]:
     return {
         "workflow_command_id": update.workflow_command_id,
         "update_id": update.update_id,

@@ -34,7 +34,7 @@ NOTHING = OpenWait(None, None, None, None)
 def wait_of(instance: Instance) -> OpenWait:
     """The one wait that tells most about an open run: an accepted update first, then work, then what it waits for."""
     run = instance.current
-    for update in (*run.part(Updates).pending, *_held(instance, UpdateAccepted, "update_id")):
+    for update in (*run.part(Updates).pending, *_buffered(instance, UpdateAccepted, "update_id")):
         return OpenWait("update", f"update:{update}", "workflow_update", update)
     for execution in run.part(Activities).open.values():
         id = execution.scheduled.activity_execution_id
@@ -43,16 +43,16 @@ def wait_of(instance: Instance) -> OpenWait:
         entry.event.signal_id for entry in run.part(Signals).received.values() if entry.sequence > instance.cursor
     ]
     if not instance.tasks:
-        for signal in (*received, *_held(instance, SignalReceived, "signal_id")):
+        for signal in (*received, *_buffered(instance, SignalReceived, "signal_id")):
             return OpenWait("signal", f"signal-application:{signal}", "workflow_signal", signal)
     timers = run.part(Timers).pending
     for timer in timers.values():
         if timer.timer_kind is None:
             return OpenWait("timer", f"timer:{timer.timer_id}", "timer", timer.timer_id)
     for condition in reversed(run.part(Conditions).open.values()):
-        return _backed("condition", condition.condition_wait_id, "external_input", run, condition.sequence)
+        return _with_timeout("condition", condition.condition_wait_id, "external_input", run, condition.sequence)
     for wait in open_waits(run):
-        return _backed("signal", wait.signal_wait_id, "signal", run, wait.sequence)
+        return _with_timeout("signal", wait.signal_wait_id, "signal", run, wait.sequence)
     for child in run.part(Children).open.values():
         call = child.scheduled.child_call_id
         return OpenWait("child", f"child:{call}", "child_workflow_run", child.run_id)
@@ -62,14 +62,14 @@ def wait_of(instance: Instance) -> OpenWait:
     return NOTHING
 
 
-def _backed(kind: str, id: str, source: str, run: Run, step: int) -> OpenWait:
+def _with_timeout(kind: str, id: str, source: str, run: Run, step: int) -> OpenWait:
     """A wait with a timeout is resumed by its timer as well."""
     timers = run.part(Timers)
     timed = step in timers.pending or step in timers.fired
     return OpenWait(kind, id, "timer", timer_id(run.run_id, step)) if timed else OpenWait(kind, id, source, None)
 
 
-def _held(instance: Instance, kind: type[Event], field: str) -> list[str]:
+def _buffered(instance: Instance, kind: type[Event], field: str) -> list[str]:
     return [getattr(event, field) for event, _ in instance.buffered_events if isinstance(event, kind)]
 
 

@@ -84,23 +84,23 @@ class RunEnd(Protocol):
 
 def waits(history: Iterable[Recorded], run: RunEnd) -> list[WaitView]:
     """From typed history alone. A run that closed has cancelled what was still open."""
-    kept = Waits()
+    collected = Waits()
     for entry in history:
         rule = _RULES.get(type(entry.event))
         if rule is not None:
-            rule(kept, entry.event, entry.at)
+            rule(collected, entry.event, entry.at)
     if not run.is_open:
-        for key in list(kept.found):
-            kept.close(key, run.closed_at or 0, run.closed_reason or "closed", "cancelled")
+        for key in list(collected.found):
+            collected.close(key, run.closed_at or 0, run.closed_reason or "closed", "cancelled")
     order = {"open": 0, "resolved": 1, "cancelled": 2}
-    return sorted(kept.found.values(), key=lambda view: (order[view.status], view.opened_at, view.wait_id))
+    return sorted(collected.found.values(), key=lambda view: (order[view.status], view.opened_at, view.wait_id))
 
 
-def _activity(kept: Waits, event: ActivityScheduled, at: Micros) -> None:
+def _activity(collected: Waits, event: ActivityScheduled, at: Micros) -> None:
     if event.local_activity:
         return  # it ran inside a task: nobody ever waited
     id = event.activity_execution_id
-    kept.open(
+    collected.open(
         event.sequence,
         WaitView(
             wait_id=f"activity:{id}",
@@ -117,14 +117,14 @@ def _activity(kept: Waits, event: ActivityScheduled, at: Micros) -> None:
     )
 
 
-def _timer(kept: Waits, event: TimerScheduled, at: Micros) -> None:
+def _timer(collected: Waits, event: TimerScheduled, at: Micros) -> None:
     if event.timer_kind is not None:
-        backed = kept.found.get(event.sequence)
-        if backed is not None:  # only the transport of the wait's timeout
-            backed.deadline_at = event.fire_at
-            backed.resume_source_kind, backed.resume_source_id = "timer", event.timer_id
+        wait = collected.found.get(event.sequence)
+        if wait is not None:  # only the transport of the wait's timeout
+            wait.deadline_at = event.fire_at
+            wait.resume_source_kind, wait.resume_source_id = "timer", event.timer_id
         return
-    kept.open(
+    collected.open(
         event.sequence,
         WaitView(
             wait_id=f"timer:{event.timer_id}",
@@ -140,25 +140,25 @@ def _timer(kept: Waits, event: TimerScheduled, at: Micros) -> None:
     )
 
 
-def _fired(kept: Waits, event: TimerFired, at: Micros) -> None:
+def _fired(collected: Waits, event: TimerFired, at: Micros) -> None:
     match event.timer_kind:
         case None:
-            kept.close(event.sequence, at, "fired")
+            collected.close(event.sequence, at, "fired")
         case "signal_timeout":
-            kept.close(event.sequence, at, "timed_out")
+            collected.close(event.sequence, at, "timed_out")
         case _:
-            backed = kept.found.get(event.sequence)
-            if backed is not None:
-                backed.source_status = "timeout_fired"  # a worker has to say what that means
+            wait = collected.found.get(event.sequence)
+            if wait is not None:
+                wait.source_status = "timeout_fired"  # a worker has to say what that means
 
 
-def _timer_cancelled(kept: Waits, event: TimerCancelled, at: Micros) -> None:
+def _timer_cancelled(collected: Waits, event: TimerCancelled, at: Micros) -> None:
     if event.timer_kind is None:
-        kept.close(event.sequence, at, "cancelled", "cancelled")
+        collected.close(event.sequence, at, "cancelled", "cancelled")
 
 
-def _condition(kept: Waits, event: ConditionWaitOpened, at: Micros) -> None:
-    kept.open(
+def _condition(collected: Waits, event: ConditionWaitOpened, at: Micros) -> None:
+    collected.open(
         event.sequence,
         WaitView(
             wait_id=event.condition_wait_id,
@@ -173,8 +173,8 @@ def _condition(kept: Waits, event: ConditionWaitOpened, at: Micros) -> None:
     )
 
 
-def _signal(kept: Waits, event: SignalWaitOpened, at: Micros) -> None:
-    kept.open(
+def _signal(collected: Waits, event: SignalWaitOpened, at: Micros) -> None:
+    collected.open(
         event.sequence,
         WaitView(
             wait_id=event.signal_wait_id,
@@ -190,15 +190,15 @@ def _signal(kept: Waits, event: SignalWaitOpened, at: Micros) -> None:
     )
 
 
-def _applied(kept: Waits, event: SignalApplied, at: Micros) -> None:
-    view = None if event.sequence is None else kept.found.get(event.sequence)
+def _applied(collected: Waits, event: SignalApplied, at: Micros) -> None:
+    view = None if event.sequence is None else collected.found.get(event.sequence)
     if view is not None:
         view.signal_id, view.command_id = event.signal_id, event.workflow_command_id
-        kept.close(event.sequence, at, "applied")
+        collected.close(event.sequence, at, "applied")
 
 
-def _update(kept: Waits, event: UpdateAccepted, at: Micros) -> None:
-    kept.open(
+def _update(collected: Waits, event: UpdateAccepted, at: Micros) -> None:
+    collected.open(
         event.update_id,
         WaitView(
             wait_id=f"update:{event.update_id}",
@@ -214,12 +214,12 @@ def _update(kept: Waits, event: UpdateAccepted, at: Micros) -> None:
     )
 
 
-def _updated(kept: Waits, event: UpdateCompleted, at: Micros) -> None:
-    kept.close(event.update_id, at, "failed" if event.failure_id is not None else "completed")
+def _updated(collected: Waits, event: UpdateCompleted, at: Micros) -> None:
+    collected.close(event.update_id, at, "failed" if event.failure_id is not None else "completed")
 
 
-def _child(kept: Waits, event: ChildWorkflowScheduled, at: Micros) -> None:
-    kept.open(
+def _child(collected: Waits, event: ChildWorkflowScheduled, at: Micros) -> None:
+    collected.open(
         event.sequence,
         WaitView(
             wait_id=f"child:{event.child_call_id}",
@@ -236,19 +236,19 @@ def _child(kept: Waits, event: ChildWorkflowScheduled, at: Micros) -> None:
     )
 
 
-def _child_run(kept: Waits, event: ChildRunStarted, at: Micros) -> None:
-    view = kept.found.get(event.sequence)
+def _child_run(collected: Waits, event: ChildRunStarted, at: Micros) -> None:
+    view = collected.found.get(event.sequence)
     if view is not None:
         view.resume_source_id = event.child_workflow_run_id
 
 
-def _child_closed(kept: Waits, event: ChildRunCompleted | ChildUnsuccessful, at: Micros) -> None:
-    kept.close(event.sequence, at, event.child_status)
+def _child_closed(collected: Waits, event: ChildRunCompleted | ChildUnsuccessful, at: Micros) -> None:
+    collected.close(event.sequence, at, event.child_status)
 
 
 def _ends(source_status: str, status: str = "resolved") -> Callable[[Waits, Any, Micros], None]:
-    def rule(kept: Waits, event: Any, at: Micros) -> None:
-        kept.close(event.sequence, at, source_status, status)
+    def rule(collected: Waits, event: Any, at: Micros) -> None:
+        collected.close(event.sequence, at, source_status, status)
 
     return rule
 

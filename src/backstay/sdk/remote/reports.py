@@ -122,7 +122,7 @@ class Reports:
             if live_run.consumed != live_run.position:
                 self._standings.forget(run)  # something was left out, and nobody keeps it
         done = wire.TaskDone(
-            key, message.task_id, message.attempt, message.commands, message.handled_failures, message.met
+            key, message.task_id, message.attempt, message.commands, message.handled_failures, message.seen_until
         )
 
         def answered(answer: wire.Answered) -> None:

@@ -279,7 +279,7 @@ class WorkerExecutor:
             commands=commands,
             handled_failures=handled,
             lease=lease,
-            met=live_run.ended_at,
+            seen_until=live_run.ended_at,
         )
 
     def _answered(

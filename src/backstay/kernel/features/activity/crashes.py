@@ -84,9 +84,9 @@ def _conclusion(execution: Execution, crashes: int) -> str:
         end = f"attempt {execution.attempt} of {name} never reported, and it may run at most once"
     else:
         end = f"{name} was begun {crashes} times in a row by a process or worker that then was gone"
-    said = None if execution.progress is None else progress_text(execution.progress)
-    heard = "" if said is None else f" (last heard of it: {said})"
-    return f"{end}{heard}; it may have done its work, in part or whole"
+    progress = None if execution.progress is None else progress_text(execution.progress)
+    last_progress = "" if progress is None else f" (last heard of it: {progress})"
+    return f"{end}{last_progress}; it may have done its work, in part or whole"
 
 
 def _again(turn: Turn, execution: Execution, reason: str, crashes: int, why: str) -> None:

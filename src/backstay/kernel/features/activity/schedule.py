@@ -126,12 +126,16 @@ def apply(turn: Turn, command: ScheduleActivity) -> None:
 
 def _routing(run: Run, command: ScheduleActivity) -> Routing:
     """Where the activity runs: what it says itself goes before what its session says."""
-    asked = command.worker_session
-    if asked is None:
+    worker_session = command.worker_session
+    if worker_session is None:
         if command.queue is None and command.connection is None:
             return run.routing
         return reroute(run.routing, queue=command.queue, connection=command.connection)
-    return reroute(run.routing, queue=command.queue or asked.queue, connection=command.connection or asked.connection)
+    return reroute(
+        run.routing,
+        queue=command.queue or worker_session.queue,
+        connection=command.connection or worker_session.connection,
+    )
 
 
 def dispatch(turn: Turn, step: int) -> bool:
@@ -220,16 +224,16 @@ def serves(instance: Instance, task: Task) -> bool:
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    asked = largest = 0
+    added = largest = 0
     for command in commands:
         if isinstance(command, ScheduleActivity):
-            asked += 1
+            added += 1
             if command.arguments is not None and len(command.arguments) > largest:
                 largest = len(command.arguments)
-    if not asked:
+    if not added:
         return None
     bounds = turn.features.limits
-    pending = len(turn.run.part(Activities).open) + asked
+    pending = len(turn.run.part(Activities).open) + added
     if pending <= bounds.pending_activity_count and largest <= bounds.payload_size:
         return None
     return over_count("pending_activity_count", pending, bounds.pending_activity_count) or over_count(

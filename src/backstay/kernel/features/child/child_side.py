@@ -45,43 +45,43 @@ from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND
 
 
-def started(turn: Turn, message: Deliver) -> None:
-    sent = message.send.message
-    assert isinstance(sent, StartFromParent)
-    take_start(turn, sent, start_of(turn, sent))
+def receive_start(turn: Turn, delivery: Deliver) -> None:
+    message = delivery.send.message
+    assert isinstance(message, StartFromParent)
+    start_once(turn, message, start_of(turn, message))
 
 
-def take_start(turn: Turn, sent: StartFromParent, start: Start) -> bool:
+def start_once(turn: Turn, message: StartFromParent, start: Start) -> bool:
     """Start, unless that was done before. Whether it was done now."""
     instance = turn.instance
     if instance.run is not None:
         own = _parent(instance.run)
-        if own is not None and own.child_call_id == sent.parent.child_call_id:
-            _say_how_it_stands(turn, own, sent.known_run_number)
+        if own is not None and own.child_call_id == message.parent.child_call_id:
+            _report_state(turn, own, message.known_run_number)
         else:
-            _turn_down(turn, sent, f"workflow {instance.workflow_id} belongs to another call")
+            _reject_start(turn, message, f"workflow {instance.workflow_id} belongs to another call")
         return False
     try:
-        start_now(turn, start, sent.run_id)
+        start_now(turn, start, message.run_id)
     except Refused as refusal:
-        _turn_down(turn, sent, refusal.message)
+        _reject_start(turn, message, refusal.message)
         return False
     return True
 
 
-def start_of(turn: Turn, sent: StartFromParent) -> Start:
-    parent = sent.parent
+def start_of(turn: Turn, message: StartFromParent) -> Start:
+    parent = message.parent
     return Start(
         namespace=turn.instance.namespace,
         workflow_id=turn.instance.workflow_id,
-        workflow_type=sent.workflow_type,
-        arguments=sent.arguments,
-        routing=sent.routing,
-        memo=sent.memo,
-        search_attributes=sent.search_attributes,
-        execution_timeout_seconds=sent.execution_timeout_seconds,
-        run_timeout_seconds=sent.run_timeout_seconds,
-        definition=sent.definition,
+        workflow_type=message.workflow_type,
+        arguments=message.arguments,
+        routing=message.routing,
+        memo=message.memo,
+        search_attributes=message.search_attributes,
+        execution_timeout_seconds=message.execution_timeout_seconds,
+        run_timeout_seconds=message.run_timeout_seconds,
+        definition=message.definition,
         source="workflow",
         context={
             "workflow": {
@@ -95,9 +95,9 @@ def start_of(turn: Turn, sent: StartFromParent) -> Start:
     )
 
 
-def _turn_down(turn: Turn, sent: StartFromParent, why: str) -> None:
+def _reject_start(turn: Turn, message: StartFromParent, why: str) -> None:
     """No run comes of this call, and the parent hears it as the failure of the run that it named."""
-    parent = sent.parent
+    parent = message.parent
     close = Close(
         status="failed",
         closed_reason="failed",
@@ -113,18 +113,18 @@ def _turn_down(turn: Turn, sent: StartFromParent, why: str) -> None:
         ChildReport(
             child_call_id=parent.child_call_id,
             parent_run_id=parent.workflow_run_id,
-            run_id=sent.run_id,
+            run_id=message.run_id,
             run_number=1,
             close=close,
         ),
     )
 
 
-def _say_how_it_stands(turn: Turn, parent: Parent, known: int) -> None:
+def _report_state(turn: Turn, parent: Parent, known_run_number: int) -> None:
     run = turn.run
     if not run.is_open:
         _report(turn, parent, run, close_of(run))
-    elif run.number > known:
+    elif run.number > known_run_number:
         _report(turn, parent, run, None)
 
 
@@ -143,13 +143,13 @@ def run_closed(turn: Turn) -> None:
     if run.closed_reason == "continued":
         return  # the next run tells of itself when it opens
     close = close_of(run)
-    if run.status == "failed" and _again(parent, close):
+    if run.status == "failed" and _may_retry(parent, close):
         _retry(turn, run, before, parent)
     else:
         _report(turn, parent, run, close)
 
 
-def _again(parent: Parent, close: Close) -> bool:
+def _may_retry(parent: Parent, close: Close) -> bool:
     policy = parent.retry_policy
     if policy is None or close.non_retryable:
         return False  # so is a deadline for all tries together
@@ -164,10 +164,10 @@ def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> Non
     assert policy is not None
     pause = policy.backoff(parent.retry_attempt)
     # The next run is told what this one was told and did not get to; its updates have failed with it.
-    held = [
+    buffered = [
         entry for entry in turn.instance.buffered_events if not isinstance(entry[0], UpdateAccepted | UpdateRejected)
     ]
-    turn.instance.buffered_events = [*turn.features.carried(old), *held]
+    turn.instance.buffered_events = [*turn.features.carried(old), *buffered]
     for task_id in list(turn.instance.tasks):
         turn.drop_task(task_id)
     next_try = replace(parent, retry_attempt=parent.retry_attempt + 1)
@@ -232,37 +232,39 @@ def _report(
 # -- from the parent
 
 
-def signalled(turn: Turn, message: Deliver) -> None:
-    sent = message.send.message
-    assert isinstance(sent, SignalFromParent)
-    if message.retained is None and _is_ours(turn, sent.child_call_id):  # a record of it shows that it came before
+def receive_signal(turn: Turn, delivery: Deliver) -> None:
+    message = delivery.send.message
+    assert isinstance(message, SignalFromParent)
+    if delivery.retained is None and _belongs_to_call(
+        turn, message.child_call_id
+    ):  # a record of it shows that it came before
         signal_run(
             turn,
             DeliverSignal(
-                name=sent.signal_name,
-                arguments=sent.arguments,
-                request_id=sent.request_id,
+                name=message.signal_name,
+                arguments=message.arguments,
+                request_id=message.request_id,
                 source="workflow",
-                context={"workflow": {"parent_run_id": sent.parent_run_id, "child_call_id": sent.child_call_id}},
+                context={"workflow": {"parent_run_id": message.parent_run_id, "child_call_id": message.child_call_id}},
                 values=None,
             ),
         )
 
 
-def asked_after_signals(turn: Turn, message: Deliver) -> None:
-    sent = message.send.message
-    assert isinstance(sent, AskAfterSignals)
-    if not _is_ours(turn, sent.child_call_id):
+def receive_ask_after_signals(turn: Turn, delivery: Deliver) -> None:
+    message = delivery.send.message
+    assert isinstance(message, AskAfterSignals)
+    if not _belongs_to_call(turn, message.child_call_id):
         return
-    missing = [place for place, request_id in sent.sent.items() if request_id not in message.known]
-    last = max(sent.sent)
+    missing = [sequence for sequence, request_id in message.request_ids.items() if request_id not in delivery.known]
+    last = max(message.request_ids)
     turn.send(
-        sent.parent_namespace,
-        sent.parent_instance_id,
+        message.parent_namespace,
+        message.parent_instance_id,
         SignalsArrived(
-            child_call_id=sent.child_call_id,
-            parent_run_id=sent.parent_run_id,
-            asked=len(sent.sent),
+            child_call_id=message.child_call_id,
+            parent_run_id=message.parent_run_id,
+            asked=len(message.request_ids),
             last=last,
             through=missing[0] - 1 if missing else last,
             missing=missing,
@@ -270,22 +272,22 @@ def asked_after_signals(turn: Turn, message: Deliver) -> None:
     )
 
 
-def stop_requested(turn: Turn, message: Deliver) -> None:
-    sent = message.send.message
-    assert isinstance(sent, StopFromParent)
+def receive_stop(turn: Turn, delivery: Deliver) -> None:
+    message = delivery.send.message
+    assert isinstance(message, StopFromParent)
     outcome, error = "already_closed", None
-    if not _is_ours(turn, sent.child_call_id):
+    if not _belongs_to_call(turn, message.child_call_id):
         outcome, error = "rejected", "the child belongs to another call"
-    elif message.retained is not None:
-        before = message.retained
+    elif delivery.retained is not None:
+        before = delivery.retained
         outcome, error = ("rejected", before.rejection_reason) if before.status == "rejected" else ("taken", None)
     elif turn.run.is_open:
-        stop = Cancel if sent.policy == "request_cancel" else Terminate
+        stop = Cancel if message.policy == "request_cancel" else Terminate
         command = stop(
-            reason=sent.reason,
-            request_id=sent.request_id,
+            reason=message.reason,
+            request_id=message.request_id,
             source="workflow",
-            context={"workflow": {"parent_run_id": sent.parent_run_id, "child_call_id": sent.child_call_id}},
+            context={"workflow": {"parent_run_id": message.parent_run_id, "child_call_id": message.child_call_id}},
         )
         if isinstance(command, Cancel):
             cancel_run(turn, command)
@@ -293,23 +295,23 @@ def stop_requested(turn: Turn, message: Deliver) -> None:
             terminate_run(turn, command)
         reply: CommandReply = turn.reply
         outcome, error = ("taken", None) if reply.accepted else ("rejected", reply.rejection_reason)
-    if sent.answer:
+    if message.answer:
         turn.send(
-            sent.parent_namespace,
-            sent.parent_instance_id,
+            message.parent_namespace,
+            message.parent_instance_id,
             PolicyAnswer(
-                child_call_id=sent.child_call_id,
+                child_call_id=message.child_call_id,
                 child_instance_id=turn.instance.workflow_id,
                 child_run_id=None if turn.instance.run is None else turn.run.run_id,
-                policy=sent.policy,
-                reason=sent.reason,
+                policy=message.policy,
+                reason=message.reason,
                 outcome=outcome,
                 error=error,
             ),
         )
 
 
-def _is_ours(turn: Turn, call: str) -> bool:
+def _belongs_to_call(turn: Turn, call: str) -> bool:
     run = turn.instance.run
     parent = None if run is None else _parent(run)
     return parent is not None and parent.child_call_id == call

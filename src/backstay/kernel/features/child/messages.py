@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.start import Parent, RecordedDefinition
@@ -43,14 +43,14 @@ class AskAfterSignals(OutboxMessage, frozen=True, kw_only=True, omit_defaults=Tr
     """Which of these signals have arrived? By their places in the parent's history, oldest first, with their request ids."""
 
     child_call_id: str
-    sent: dict[int, str]
+    request_ids: dict[int, str] = field(name="sent")
     parent_namespace: str
     parent_instance_id: str
     parent_run_id: str
 
     @property
     def asked_request_ids(self) -> Collection[str]:
-        return self.sent.values()
+        return self.request_ids.values()
 
 
 class SignalsArrived(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):

@@ -64,7 +64,7 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
     run = turn.run
     step = run.step + 1
     call = child_call_id(run.run_id, step)
-    known = command.definition
+    definition = command.definition
     held_back = groups.full(run, command.parallel_group_path)
     turn.record(
         ChildWorkflowScheduled(
@@ -74,7 +74,7 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
             child_workflow_instance_id=turn.ids.ulid(),
             child_workflow_run_id=turn.ids.ulid(),
             child_workflow_type=command.workflow_type,
-            child_workflow_class=None if known is None else known.workflow_class,
+            child_workflow_class=None if definition is None else definition.workflow_class,
             parallel_group_path=command.parallel_group_path,
             parent_close_policy=command.parent_close_policy,
             retry_policy=command.retry_policy,
@@ -84,13 +84,13 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
             ),
             arguments=command.arguments,
             routing=reroute(run.routing, queue=command.queue, connection=command.connection),
-            definition=known if held_back else None,
+            definition=definition if held_back else None,
         )
     )
     child = run.part(Children).open[step]
     turn.record(ChildRunStarted(**identity(child), child_workflow_run_id=child.run_id))
     if not held_back:
-        send_start(turn, child, known)
+        send_start(turn, child, definition)
 
 
 def send_start(turn: Turn, child: Child, definition: RecordedDefinition | None = None) -> None:
@@ -128,8 +128,8 @@ def dispatch(turn: Turn, step: int) -> bool:
     child = turn.run.part(Children).open.get(step)
     if child is not None:
         send_start(turn, child, child.scheduled.definition)
-        for told in child.signals.values():
-            signalling.send_signal(turn, child, told)
+        for signal in child.signals.values():
+            signalling.send_signal(turn, child, signal)
     return child is not None
 
 
@@ -149,7 +149,7 @@ def ask_after(turn: Turn) -> None:
 def cancel(turn: Turn, command: CancelChild) -> None:
     child = turn.run.part(Children).open.get(command.step)
     if child is not None and groups.held_back(turn.run, command.step):
-        _never_started(turn, child)
+        _cancel_unstarted(turn, child)
     elif child is not None:
         stop(
             turn,
@@ -161,7 +161,7 @@ def cancel(turn: Turn, command: CancelChild) -> None:
         )
 
 
-def _never_started(turn: Turn, child: Child) -> None:
+def _cancel_unstarted(turn: Turn, child: Child) -> None:
     """A bounded group still holds it back: nobody has to be asked."""
     turn.record(
         ChildRunCancelled(
@@ -187,20 +187,20 @@ def cancel_open(turn: Turn) -> None:
     if Children not in run.parts:
         return
     for child in [child for step, child in run.part(Children).open.items() if groups.held_back(run, step)]:
-        _never_started(turn, child)
+        _cancel_unstarted(turn, child)
 
 
 # -- what comes back
 
 
-def child_reported(turn: Turn, message: Deliver) -> None:
-    report = message.send.message
+def receive_child_report(turn: Turn, delivery: Deliver) -> None:
+    report = delivery.send.message
     assert isinstance(report, ChildReport)
     run = turn.instance.run
     if run is None or not run.is_open:
         return  # what its children do is their own business now
     if run.run_id != report.parent_run_id:
-        _carried(turn, report)
+        _close_carried(turn, report)
         return
     child = child_of(run, report.child_call_id)
     if child is None:
@@ -220,7 +220,7 @@ def child_reported(turn: Turn, message: Deliver) -> None:
         _close(turn, child, report, report.close)
 
 
-def _carried(turn: Turn, report: ChildReport) -> None:
+def _close_carried(turn: Turn, report: ChildReport) -> None:
     """The run that asked has continued. Its outcome is of no use to the next, but nobody need go on carrying the child."""
     close = report.close
     if close is None:
@@ -239,7 +239,7 @@ def _carried(turn: Turn, report: ChildReport) -> None:
 
 
 def _close(turn: Turn, child: Child, report: ChildReport, close: Close) -> None:
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         **identity(child),
         "child_workflow_run_id": report.run_id,
         "child_run_number": report.run_number,
@@ -248,12 +248,12 @@ def _close(turn: Turn, child: Child, report: ChildReport, close: Close) -> None:
         "closed_at": close.closed_at,
     }
     if close.status == "completed":
-        turn.record(ChildRunCompleted(**said, output=close.output))
+        turn.record(ChildRunCompleted(**fields, output=close.output))
         return
     kind = {"cancelled": ChildRunCancelled, "terminated": ChildRunTerminated}.get(close.status, ChildRunFailed)
     turn.record(
         kind(
-            **said,
+            **fields,
             failure_id=failure_id(turn.run.run_id, turn.run.length + 1),
             failure_category=close.failure_category,
             message=close.message,
@@ -318,13 +318,13 @@ def _inherited(run: Run) -> list[OpenChild]:
     return left if part is None else [child for child in left if child.child_call_id not in part.gone]
 
 
-def policy_answered(turn: Turn, message: Deliver) -> None:
-    answer = message.send.message
+def receive_policy_answer(turn: Turn, delivery: Deliver) -> None:
+    answer = delivery.send.message
     assert isinstance(answer, PolicyAnswer)
     run = turn.instance.run
     if run is None or all(child.child_call_id != answer.child_call_id for child in unanswered(run)):
         return
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "child_call_id": answer.child_call_id,
         "child_instance_id": answer.child_instance_id,
         "child_run_id": answer.child_run_id,
@@ -332,31 +332,31 @@ def policy_answered(turn: Turn, message: Deliver) -> None:
         "reason": answer.reason,
     }
     if answer.outcome == "taken":
-        turn.record(ParentClosePolicyApplied(**said))
+        turn.record(ParentClosePolicyApplied(**fields))
     elif answer.outcome == "rejected":
-        turn.record(ParentClosePolicyFailed(**said, error=answer.error or "rejected"))
+        turn.record(ParentClosePolicyFailed(**fields, error=answer.error or "rejected"))
     else:
         run.part(Children).answered.add(answer.child_call_id)  # it had closed by itself: no fact of the parent's
 
 
-def awaited(run: Run) -> int:
+def count_unanswered(run: Run) -> int:
     if run.closed_reason is not None:
         return len(unanswered(run))
     part = run.parts.get(Children)
     return 0 if part is None else len(part.open)
 
 
-def outside(run: Run) -> bool:
+def waits_externally(run: Run) -> bool:
     part = run.parts.get(Children)
     return part is not None and bool(part.open)
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:
-    asked = [command for command in commands if isinstance(command, StartChildWorkflow)]
-    if not asked:
+    starts = [command for command in commands if isinstance(command, StartChildWorkflow)]
+    if not starts:
         return None
     bounds = turn.features.limits
     pending = len(turn.run.part(Children).open)
-    return over_count("pending_child_count", pending + len(asked), bounds.pending_child_count) or over_count(
-        "payload_size", max(len(c.arguments or b"") for c in asked), bounds.payload_size
+    return over_count("pending_child_count", pending + len(starts), bounds.pending_child_count) or over_count(
+        "payload_size", max(len(c.arguments or b"") for c in starts), bounds.payload_size
     )

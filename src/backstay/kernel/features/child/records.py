@@ -56,7 +56,7 @@ class SignalChild(StepCommand, frozen=True, kw_only=True, omit_defaults=True, ta
 class SignalChildFromUpdate(Command, frozen=True, kw_only=True, omit_defaults=True, tag="signal_child_from_update"):
     """Goes with the completion of an update; `number` counts within it."""
 
-    apart = True
+    own_task = True
     answers = False
     update_id: str
     number: int
@@ -260,7 +260,7 @@ def signal_sent(run: Run, event: ChildSignalSent | ChildSignalSentByUpdate, entr
 def signals_confirmed(run: Run, event: ChildSignalsConfirmed, entry: Recorded) -> None:
     child = child_of(run, event.child_call_id)
     if child is not None:
-        child.signals = {place: told for place, told in child.signals.items() if place > event.through}
+        child.signals = {sequence: signal for sequence, signal in child.signals.items() if sequence > event.through}
 
 
 def child_of(run: Run, call: str) -> Child | None:

@@ -33,53 +33,53 @@ def check(turn: Turn, command: SignalChild | SignalChildFromUpdate) -> None:
 
 
 def signal(turn: Turn, command: SignalChild) -> None:
-    told = ChildSignalSent(
+    event = ChildSignalSent(
         sequence=turn.run.step + 1,
         child_call_id=command.child_call_id,
         signal_name=command.signal_name,
         arguments=command.arguments,
     )
-    _tell(turn, told)
+    _record_and_send(turn, event)
 
 
 def signal_from_update(turn: Turn, command: SignalChildFromUpdate) -> None:
-    told = ChildSignalSentByUpdate(
+    event = ChildSignalSentByUpdate(
         update_id=command.update_id,
         number=command.number,
         child_call_id=command.child_call_id,
         signal_name=command.signal_name,
         arguments=command.arguments,
     )
-    _tell(turn, told)
+    _record_and_send(turn, event)
 
 
-def _tell(turn: Turn, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
-    turn.record(told)
-    child = child_of(turn.run, told.child_call_id)
+def _record_and_send(turn: Turn, event: ChildSignalSent | ChildSignalSentByUpdate) -> None:
+    turn.record(event)
+    child = child_of(turn.run, event.child_call_id)
     if child is None:
         return  # it has closed, and would reject the signal
     if not groups.held_back(turn.run, child.scheduled.sequence):
-        send_signal(turn, child, told)
+        send_signal(turn, child, event)
 
 
-def send_signal(turn: Turn, child: Child, told: ChildSignalSent | ChildSignalSentByUpdate) -> None:
+def send_signal(turn: Turn, child: Child, event: ChildSignalSent | ChildSignalSentByUpdate) -> None:
     turn.send(
         turn.instance.namespace,
         child.scheduled.child_workflow_instance_id,
         SignalFromParent(
-            child_call_id=told.child_call_id,
-            signal_name=told.signal_name,
-            arguments=told.arguments,
-            request_id=_request_id(turn, told),
+            child_call_id=event.child_call_id,
+            signal_name=event.signal_name,
+            arguments=event.arguments,
+            request_id=_request_id(turn, event),
             parent_run_id=turn.run.run_id,
         ),
     )
 
 
-def _request_id(turn: Turn, told: ChildSignalSent | ChildSignalSentByUpdate) -> str:
-    if isinstance(told, ChildSignalSent):
-        return f"parent-signal:{turn.run.run_id}:{told.sequence}"
-    return f"parent-signal:{told.update_id}:{told.number}"
+def _request_id(turn: Turn, event: ChildSignalSent | ChildSignalSentByUpdate) -> str:
+    if isinstance(event, ChildSignalSent):
+        return f"parent-signal:{turn.run.run_id}:{event.sequence}"
+    return f"parent-signal:{event.update_id}:{event.number}"
 
 
 # -- have they arrived?
@@ -98,7 +98,7 @@ def _ask(turn: Turn, child: Child, signals: Mapping[int, ChildSignalSent | Child
         child.scheduled.child_workflow_instance_id,
         AskAfterSignals(
             child_call_id=child.scheduled.child_call_id,
-            sent={place: _request_id(turn, told) for place, told in islice(signals.items(), PAGE)},
+            request_ids={sequence: _request_id(turn, event) for sequence, event in islice(signals.items(), PAGE)},
             parent_namespace=instance.namespace,
             parent_instance_id=instance.workflow_id,
             parent_run_id=turn.run.run_id,
@@ -106,9 +106,9 @@ def _ask(turn: Turn, child: Child, signals: Mapping[int, ChildSignalSent | Child
     )
 
 
-def answered(turn: Turn, message: Deliver) -> None:
+def receive_signals_arrived(turn: Turn, delivery: Deliver) -> None:
     """The child has said which of its signals have arrived: the others are sent again, and then the next are asked after."""
-    answer = message.send.message
+    answer = delivery.send.message
     assert isinstance(answer, SignalsArrived)
     run = turn.instance.run
     if run is None or not run.is_open or run.run_id != answer.parent_run_id:
@@ -116,12 +116,12 @@ def answered(turn: Turn, message: Deliver) -> None:
     child = child_of(run, answer.child_call_id)
     if child is None:
         return  # it has closed
-    for place in answer.missing:
-        told = child.signals.get(place)
-        if told is not None:
-            send_signal(turn, child, told)
-    later = {place: told for place, told in child.signals.items() if place > answer.last}
-    if any(place <= answer.through for place in child.signals):
+    for sequence in answer.missing:
+        event = child.signals.get(sequence)
+        if event is not None:
+            send_signal(turn, child, event)
+    later = {sequence: event for sequence, event in child.signals.items() if sequence > answer.last}
+    if any(sequence <= answer.through for sequence in child.signals):
         turn.record(ChildSignalsConfirmed(child_call_id=answer.child_call_id, through=answer.through))
     if later and answer.asked == PAGE:
         _ask(turn, child, later)

@@ -86,17 +86,17 @@ FEATURE = Feature(
             records.ScheduleCarriedOn: records.carried_on,
         }
     ),
-    lifecycle=Lifecycle(waits_externally=firing.outside),
+    lifecycle=Lifecycle(waits_externally=firing.waits_externally),
     sends=Sends(
         kind="schedule",
-        receive={ChildReport: firing.reported},
-        unanswered=firing.awaited,
-        resend=firing.ask,
+        receive={ChildReport: firing.receive_child_report},
+        unanswered=firing.count_unanswered,
+        resend=firing.ask_after,
     ),
     words=words.WORDS,
 )
 
 ACTION = Feature(
     name="scheduled workflow",
-    sends=Sends(receive={action.StartFromSchedule: action.started}),
+    sends=Sends(receive={action.StartFromSchedule: action.receive_start}),
 )

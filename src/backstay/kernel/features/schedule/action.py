@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from backstay.kernel.features.child.child_side import start_of, take_start
+from backstay.kernel.features.child.child_side import start_of, start_once
 from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.schedule.records import Cause, Occasion, Overlap, ScheduleTriggered
@@ -36,28 +36,28 @@ def workflow_id_of(schedule_id: str, occasion: Occasion, number: int) -> str:
     """What is started for an occurrence is named after it, so that it cannot be started twice."""
     match occasion.cause:
         case "schedule":
-            return f"schedule:{schedule_id}:{_spelled(occasion.occurrence)}"
+            return f"schedule:{schedule_id}:{_iso(occasion.occurrence)}"
         case "backfill":
-            return f"schedule:{schedule_id}:backfill:{_spelled(occasion.occurrence)}"
+            return f"schedule:{schedule_id}:backfill:{_iso(occasion.occurrence)}"
         case "manual":
             return f"schedule:{schedule_id}:trigger:{number}"
 
 
-def _spelled(at: Micros) -> str:
+def _iso(at: Micros) -> str:
     return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def started(turn: Turn, message: Deliver) -> None:
-    sent = message.send.message
-    assert isinstance(sent, StartFromSchedule)
-    parent = sent.parent
+def receive_start(turn: Turn, delivery: Deliver) -> None:
+    message = delivery.send.message
+    assert isinstance(message, StartFromSchedule)
+    parent = message.parent
     start = replace(
-        start_of(turn, sent),
+        start_of(turn, message),
         source="schedule",
-        visibility_labels=sent.visibility_labels,
+        visibility_labels=message.visibility_labels,
         context={"schedule": {"schedule_id": parent.workflow_instance_id, "trigger_number": parent.sequence}},
     )
-    if take_start(turn, sent, start):
+    if start_once(turn, message, start):
         turn.record(
             ScheduleTriggered(
                 schedule_id=parent.workflow_instance_id,
@@ -65,7 +65,7 @@ def started(turn: Turn, message: Deliver) -> None:
                 occurrence_time=parent.occurrence_time or turn.now,
                 workflow_instance_id=turn.instance.workflow_id,
                 workflow_run_id=turn.run.run_id,
-                cause=sent.cause,
-                effective_overlap_policy=sent.effective_overlap_policy,
+                cause=message.cause,
+                effective_overlap_policy=message.effective_overlap_policy,
             )
         )

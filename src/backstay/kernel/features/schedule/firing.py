@@ -102,7 +102,7 @@ def due(turn: Turn, occurrence: Micros) -> None:
                 reason=MISSED, occurrence_time=first.occurrence, skipped=before, next_fire=schedule.next_fire
             )
         )
-    _attempt(turn, Occasion(occurrence=last.occurrence), plan.overlap_policy, following)
+    _fire(turn, Occasion(occurrence=last.occurrence), plan.overlap_policy, following)
     roll_over(turn)
 
 
@@ -110,7 +110,7 @@ def due(turn: Turn, occurrence: Micros) -> None:
 
 
 def trigger(turn: Turn, message: ScheduleTrigger) -> None:
-    if messages.repeated(turn, message):
+    if messages.answer_retry(turn, message):
         return
     schedule = messages.existing(turn)
     messages.check_overlap(message.overlap_policy)
@@ -120,12 +120,12 @@ def trigger(turn: Turn, message: ScheduleTrigger) -> None:
     if schedule.status != "active":
         fired = _skip(turn, occasion, "status_not_triggerable", policy, schedule.next_fire)
     else:
-        fired = _attempt(turn, occasion, policy, schedule.next_fire)
+        fired = _fire(turn, occasion, policy, schedule.next_fire)
     messages.answer(turn, command, fired.outcome, [fired])
     roll_over(turn)
 
 
-def wanted(schedule: Schedule, start: Micros, end: Micros) -> list[Micros]:
+def backfill_occurrences(schedule: Schedule, start: Micros, end: Micros) -> list[Micros]:
     """The occurrences of a backfill, or why it cannot be done."""
     if not 0 <= start < end or end > 4_102_444_800 * SECOND:
         raise Refused(
@@ -144,11 +144,11 @@ def wanted(schedule: Schedule, start: Micros, end: Micros) -> list[Micros]:
 
 
 def backfill(turn: Turn, message: ScheduleBackfill) -> None:
-    if messages.repeated(turn, message):
+    if messages.answer_retry(turn, message):
         return
     schedule = messages.existing(turn)
     messages.check_overlap(message.overlap_policy)
-    moments = wanted(schedule, message.start, message.end)
+    moments = backfill_occurrences(schedule, message.start, message.end)
     command = messages.accept(turn, message)
     policy = message.overlap_policy or schedule.plan.overlap_policy
     if policy in ("buffer_one", "buffer_all"):
@@ -156,8 +156,8 @@ def backfill(turn: Turn, message: ScheduleBackfill) -> None:
     fired: list[FiredOccurrence] = []
     for moment in moments:
         occasion = Occasion(occurrence=moment, cause="backfill")
-        id = workflow_id_of(schedule.schedule_id, occasion, 0)
-        if id in message.known or id in schedule.running:
+        workflow_id = workflow_id_of(schedule.schedule_id, occasion, 0)
+        if workflow_id in message.known or workflow_id in schedule.running:
             reason = "already_started"
         else:
             reason = _reason_to_skip(schedule, policy)
@@ -167,7 +167,7 @@ def backfill(turn: Turn, message: ScheduleBackfill) -> None:
             fired.append(_start(turn, occasion, policy, schedule.next_fire))
     _record_skips(turn, fired, policy)
     messages.answer(turn, command, "backfill_started", fired)
-    _exhausted(turn)
+    _end_if_exhausted(turn)
     roll_over(turn)
 
 
@@ -193,10 +193,10 @@ def _record_skips(turn: Turn, fired: Iterable[FiredOccurrence], policy: Overlap)
 # -- one occurrence, and what runs already
 
 
-def _attempt(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None) -> FiredOccurrence:
+def _fire(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None) -> FiredOccurrence:
     schedule = _schedule(turn)
     reason = _reason_to_skip(schedule, policy)
-    if reason is None and _known(schedule, workflow_id_of(schedule.schedule_id, occasion, 0)):
+    if reason is None and _was_started(schedule, workflow_id_of(schedule.schedule_id, occasion, 0)):
         reason = "already_started"
     if reason is not None:
         fired = _skip(turn, occasion, reason, policy, following)
@@ -212,11 +212,11 @@ def _attempt(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | 
         fired = FiredOccurrence(outcome="buffered", occurrence=occasion.occurrence, buffer_depth=len(schedule.buffer))
     else:
         fired = _start(turn, occasion, policy, following)
-    _exhausted(turn)
+    _end_if_exhausted(turn)
     return fired
 
 
-def _known(schedule: Schedule, workflow_id: str) -> bool:
+def _was_started(schedule: Schedule, workflow_id: str) -> bool:
     """Whether a clock since set back has come to this before."""
     return workflow_id in schedule.running or any(started.workflow_id == workflow_id for started in schedule.recent)
 
@@ -274,8 +274,8 @@ def _start(
     )
 
 
-def _send_start(turn: Turn, schedule: Schedule, started: StartedAction, known: int) -> None:
-    """Start a workflow, or ask after it: one that was started answers if it is over, or in a later run than `known`."""
+def _send_start(turn: Turn, schedule: Schedule, started: StartedAction, known_run_number: int) -> None:
+    """Start a workflow, or ask after it: one that was started answers if it is over, or in a later run than `known_run_number`."""
     instance = turn.instance
     plan = schedule.plan
     turn.send(
@@ -291,7 +291,7 @@ def _send_start(turn: Turn, schedule: Schedule, started: StartedAction, known: i
             visibility_labels=plan.visibility_labels,
             execution_timeout_seconds=plan.action.execution_timeout_seconds,
             run_timeout_seconds=plan.action.run_timeout_seconds,
-            known_run_number=known,
+            known_run_number=known_run_number,
             parent=Parent(
                 namespace=instance.namespace,
                 workflow_instance_id=instance.workflow_id,
@@ -315,8 +315,8 @@ def _stop_others(turn: Turn, schedule: Schedule, policy: str) -> None:
 # -- what comes back
 
 
-def reported(turn: Turn, message: Deliver) -> None:
-    report = message.send.message
+def receive_child_report(turn: Turn, delivery: Deliver) -> None:
+    report = delivery.send.message
     assert isinstance(report, ChildReport)
     run = turn.instance.run
     schedule = None if run is None else of(run)
@@ -358,10 +358,10 @@ def drain(turn: Turn) -> None:
     schedule = _schedule(turn)
     if schedule.buffer and not schedule.running and schedule.status == "active":
         _start(turn, schedule.buffer[0], schedule.plan.overlap_policy, schedule.next_fire, drained=True)
-        _exhausted(turn)
+        _end_if_exhausted(turn)
 
 
-def ask(turn: Turn) -> None:
+def ask_after(turn: Turn) -> None:
     """Ask after what runs and, once the schedule is deleted, after what it fired for and has not heard of."""
     schedule = of(turn.run)
     if schedule is None:
@@ -372,12 +372,12 @@ def ask(turn: Turn) -> None:
         _send_start(turn, schedule, started, 0)
 
 
-def awaited(run: Run) -> int:
+def count_unanswered(run: Run) -> int:
     part = run.parts.get(ScheduleState)
     return 0 if part is None or part.schedule is None else len(part.schedule.running) + len(part.schedule.owed)
 
 
-def outside(run: Run) -> bool:
+def waits_externally(run: Run) -> bool:
     """A paused schedule waits for somebody to resume it."""
     return of(run) is not None
 
@@ -385,7 +385,7 @@ def outside(run: Run) -> bool:
 # -- ends
 
 
-def _exhausted(turn: Turn) -> None:
+def _end_if_exhausted(turn: Turn) -> None:
     schedule = _schedule(turn)
     if schedule.remaining_actions == 0 and turn.run.is_open:
         end(turn, "max_runs_reached")

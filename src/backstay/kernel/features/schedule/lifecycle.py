@@ -31,7 +31,7 @@ from backstay.kernel.turn import Turn
 
 def create(turn: Turn, message: ScheduleCreate) -> None:
     instance = turn.instance
-    if messages.repeated(turn, message):
+    if messages.answer_retry(turn, message):
         return
     messages.check_id(message.schedule_id)
     messages.check_plan(turn, message.plan)
@@ -44,7 +44,7 @@ def create(turn: Turn, message: ScheduleCreate) -> None:
         )
     before = None if old is None else of(old)
     if before is not None:
-        firing.ask(turn)  # nobody asks after what the old one fired for from here on
+        firing.ask_after(turn)  # nobody asks after what the old one fired for from here on
     instance.workflow_type = message.plan.action.workflow_type
     turn.begin_run(Run(turn.ids.key(), turn.ids.ulid(), 1 if old is None else old.number + 1))
     command = messages.accept(turn, message)
@@ -66,7 +66,7 @@ def create(turn: Turn, message: ScheduleCreate) -> None:
 
 
 def update(turn: Turn, message: ScheduleUpdate) -> None:
-    if messages.repeated(turn, message):
+    if messages.answer_retry(turn, message):
         return
     schedule = messages.existing(turn)
     messages.check_changes(message.changes)
@@ -88,7 +88,7 @@ def update(turn: Turn, message: ScheduleUpdate) -> None:
 
 
 def pause(turn: Turn, message: SchedulePause) -> None:
-    if messages.repeated(turn, message):
+    if messages.answer_retry(turn, message):
         return
     schedule = messages.existing(turn)
     messages.check_note(message.note)
@@ -102,7 +102,7 @@ def pause(turn: Turn, message: SchedulePause) -> None:
 
 def resume(turn: Turn, message: ScheduleResume) -> None:
     """Go on from now: what would have fired meanwhile is not made up for."""
-    if messages.repeated(turn, message):
+    if messages.answer_retry(turn, message):
         return
     schedule = messages.existing(turn)
     messages.check_note(message.note)
@@ -118,7 +118,7 @@ def resume(turn: Turn, message: ScheduleResume) -> None:
 
 def delete(turn: Turn, message: ScheduleDelete) -> None:
     """What it has started goes on; its history stays."""
-    if messages.repeated(turn, message):
+    if messages.answer_retry(turn, message):
         return
     messages.existing(turn)
     command = messages.accept(turn, message)

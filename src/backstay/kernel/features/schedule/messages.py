@@ -111,7 +111,7 @@ class ScheduleReply(Struct, frozen=True, kw_only=True, omit_defaults=True):
 _decode_reply = msgspec.json.Decoder(ScheduleReply).decode
 
 
-def repeated(turn: Turn, message: InstanceCommand) -> bool:
+def answer_retry(turn: Turn, message: InstanceCommand) -> bool:
     """Answer a retry with what its first try was answered."""
     before = message.retained
     if before is None:

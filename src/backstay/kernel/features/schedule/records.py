@@ -387,7 +387,7 @@ def _noted(schedule: Schedule, note: str | None) -> None:
 
 def _remember(schedule: Schedule, started: StartedAction) -> None:
     schedule.recent = [
-        started if known.trigger_number == started.trigger_number else known for known in schedule.recent
+        started if recent.trigger_number == started.trigger_number else recent for recent in schedule.recent
     ]
 
 

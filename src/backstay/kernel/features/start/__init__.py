@@ -220,7 +220,7 @@ def open_run(
         payload=message.arguments,
     )
     definition = message.definition
-    known = definition is not None
+    has_definition = definition is not None
     d = definition or RecordedDefinition()
     turn.record(
         StartAccepted(
@@ -251,14 +251,14 @@ def open_run(
         run_deadline_at=_deadline(turn.now, message.run_timeout_seconds),
         workflow_definition_fingerprint=d.fingerprint,
         declared_change_ids=d.change_ids,
-        declared_queries=d.queries if known else None,
-        declared_query_contracts=d.query_contracts if known else None,
-        declared_signals=d.signals if known else None,
-        declared_signal_contracts=d.signal_contracts if known else None,
-        declared_updates=d.updates if known else None,
-        declared_update_contracts=d.update_contracts if known else None,
-        declared_entry_method=d.entry_method if known else None,
-        declared_entry_mode=d.entry_mode if known else None,
+        declared_queries=d.queries if has_definition else None,
+        declared_query_contracts=d.query_contracts if has_definition else None,
+        declared_signals=d.signals if has_definition else None,
+        declared_signal_contracts=d.signal_contracts if has_definition else None,
+        declared_updates=d.updates if has_definition else None,
+        declared_update_contracts=d.update_contracts if has_definition else None,
+        declared_entry_method=d.entry_method if has_definition else None,
+        declared_entry_mode=d.entry_mode if has_definition else None,
         declared_entry_declaring_class=d.entry_declaring_class,
         declared_cleanup_seconds=d.cleanup_seconds,
         standalone=message.standalone,
@@ -279,17 +279,17 @@ def open_run(
 def _already_started(turn: Turn, message: Start) -> None:
     run = turn.run
     if message.retained is not None:
-        turn.reply = _again(turn, message, message.retained)
+        turn.reply = _repeated_reply(turn, message, message.retained)
         return
     policy = message.duplicate_policy
-    given = policy == "return_existing" or (policy == "return_existing_active" and run.is_open)
-    outcome = ("returned_existing_active" if run.is_open else CLOSED) if given else "rejected_duplicate"
-    reason = None if given else "instance_already_started"
+    returned = policy == "return_existing" or (policy == "return_existing_active" and run.is_open)
+    outcome = ("returned_existing_active" if run.is_open else CLOSED) if returned else "rejected_duplicate"
+    reason = None if returned else "instance_already_started"
     command = turn.command(
         "start",
         outcome=outcome,
         source=message.source,
-        status="accepted" if given else "rejected",
+        status="accepted" if returned else "rejected",
         rejection_reason=reason,
         request_id=message.request_id,
         fingerprint=_fingerprint(message),
@@ -304,18 +304,18 @@ def _already_started(turn: Turn, message: Start) -> None:
             "workflow_type": message.workflow_type,
             "outcome": outcome,
         }
-        turn.record(StartAccepted(**identity) if given else StartRejected(rejection_reason=str(reason), **identity))
+        turn.record(StartAccepted(**identity) if returned else StartRejected(rejection_reason=str(reason), **identity))
     turn.reply = StartReply(
         workflow_id=turn.instance.workflow_id,
         run_id=run.run_id,
         outcome=outcome,
         command_id=command.id,
-        accepted=given,
+        accepted=returned,
         rejection_reason=reason,
     )
 
 
-def _again(turn: Turn, message: Start, before: CommandRecord) -> StartReply:
+def _repeated_reply(turn: Turn, message: Start, before: CommandRecord) -> StartReply:
     """A start that was asked for before gets the answer it got then."""
     refuse_conflict(before, message.request_id, _fingerprint(message))
     return StartReply(
@@ -424,8 +424,8 @@ def _started(run: Run, event: WorkflowStarted, entry: Recorded) -> None:
     if event.memo:
         run.part(memo.Memo).values.update(event.memo)
     if event.search_attributes:
-        given = {key: value for key, value in event.search_attributes.items() if value is not None}
-        run.part(search.SearchAttributes).values.update(given)
+        values = {key: value for key, value in event.search_attributes.items() if value is not None}
+        run.part(search.SearchAttributes).values.update(values)
     if event.execution_deadline_at is not None:
         run.add_deadline(event.execution_deadline_at, "execution_timeout", 0)
     if event.run_deadline_at is not None:

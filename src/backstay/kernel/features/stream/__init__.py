@@ -55,10 +55,10 @@ FEATURE = Feature(
             StreamClosed: records.closed,
         }
     ),
-    lifecycle=Lifecycle(waits_externally=records.outside),
+    lifecycle=Lifecycle(waits_externally=records.waits_externally),
     sends=Sends(
         kind="stream",
-        receive={WriteToStream: append.written},
+        receive={WriteToStream: append.receive_write},
     ),
     words=words.WORDS,
 )

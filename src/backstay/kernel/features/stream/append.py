@@ -33,7 +33,7 @@ from backstay.kernel.turn import Turn
 if TYPE_CHECKING:
     from backstay.kernel.features.stream.output import WriteToStream
 
-NEWS = "items"
+ITEMS_CHANGED = "items"
 """The topic under which it is told that there is more to read, or will be no more."""
 
 BATCH = 500
@@ -52,7 +52,7 @@ class Items(Struct, frozen=True, kw_only=True):
 
 class AppendItems(Message, frozen=True, kw_only=True):
     to: StreamKey
-    what: Items
+    batch: Items
 
 
 class FinishStream(Message, frozen=True, kw_only=True):
@@ -92,9 +92,9 @@ def check_items(items: Sequence[StreamItem]) -> None:
 
 def append(turn: Turn, message: AppendItems) -> None:
     check_name(message.to.stream_name)
-    check_items(message.what.items)
+    check_items(message.batch.items)
     limit = turn.features.limits.payload_size
-    for position, item in enumerate(message.what.items):
+    for position, item in enumerate(message.batch.items):
         breach = over_count("payload_size", len(item.payload or b""), limit)
         if breach is not None:
             raise Refused(
@@ -108,8 +108,8 @@ def append(turn: Turn, message: AppendItems) -> None:
     stream = None if turn.instance.run is None else of(turn.instance.run)
     if stream is not None:
         refuse_closed(stream)
-    refuse_full(stream, message.to.stream_name, message.what)
-    turn.reply = _append(turn, message.to, message.what.items, "api", None)
+    refuse_full(stream, message.to.stream_name, message.batch)
+    turn.reply = _append(turn, message.to, message.batch.items, "api", None)
 
 
 def finish(turn: Turn, message: FinishStream) -> None:
@@ -121,19 +121,19 @@ def finish(turn: Turn, message: FinishStream) -> None:
             refuse_closed(stream)
     else:
         _finish(turn, message.to, message.error_reason, message.retention_seconds)
-    turn.reply = _shown(existing(turn.run))
+    turn.reply = _without_keys(existing(turn.run))
 
 
-def written(turn: Turn, delivery: Deliver) -> None:
+def receive_write(turn: Turn, delivery: Deliver) -> None:
     """What the run's own code wrote. It was let in when it was decided, so only what came too late is dropped."""
-    sent: WriteToStream = delivery.send.message  # type: ignore[assignment]
+    message: WriteToStream = delivery.send.message  # type: ignore[assignment]
     run = turn.instance.run
     if run is not None and not run.is_open:
         return
-    if sent.items:
-        _append(turn, sent.to, sent.items, "workflow", sent.command_identity)
-    if sent.finish:
-        _finish(turn, sent.to, sent.error_reason, sent.retention_seconds)
+    if message.items:
+        _append(turn, message.to, message.items, "workflow", message.command_identity)
+    if message.finish:
+        _finish(turn, message.to, message.error_reason, message.retention_seconds)
 
 
 def refuse_closed(stream: Stream) -> None:
@@ -146,22 +146,22 @@ def refuse_closed(stream: Stream) -> None:
         )
 
 
-def refuse_full(stream: Stream | None, name: str, what: Items) -> None:
+def refuse_full(stream: Stream | None, name: str, batch: Items) -> None:
     """Items that would be appended, on top of those nobody has dealt with, must not be more than the caller allows."""
-    if what.max_pending_items is None:
+    if batch.max_pending_items is None:
         return
-    known = {} if stream is None else stream.keys
+    keys = {} if stream is None else stream.keys
     total = 0 if stream is None else stream.total_items
-    new = len([item for item in what.items if item.idempotency_key not in known])
-    pending = total - min(what.read, total)
-    if new and pending + new > what.max_pending_items:
+    new = len([item for item in batch.items if item.idempotency_key not in keys])
+    pending = total - min(batch.read, total)
+    if new and pending + new > batch.max_pending_items:
         raise Refused(
             "stream_full",
             f"stream {name!r} has {pending} items that no reader has gone past; {new} more would be over"
-            f" max_pending_items ({what.max_pending_items}). Try again when they have been read",
+            f" max_pending_items ({batch.max_pending_items}). Try again when they have been read",
             stream_name=name,
             pending_items=pending,
-            max_pending_items=what.max_pending_items,
+            max_pending_items=batch.max_pending_items,
             retryable=True,
         )
 
@@ -179,9 +179,9 @@ def _append(turn: Turn, to: StreamKey, items: Sequence[StreamItem], origin: str,
             turn.record(StreamItemAppended(**asdict(item), origin=origin, origin_reference=reference))
         offsets.append(before)
     if accepted:
-        turn.notify(NEWS, True)
+        turn.notify(ITEMS_CHANGED, True)
     return AppendReply(
-        stream=_shown(stream), offsets=offsets, accepted_offsets=accepted, deduped=len(items) - len(accepted)
+        stream=_without_keys(stream), offsets=offsets, accepted_offsets=accepted, deduped=len(items) - len(accepted)
     )
 
 
@@ -189,7 +189,7 @@ def _finish(turn: Turn, to: StreamKey, error_reason: str | None, retention_secon
     _opened(turn, to)
     status = "closed" if error_reason is None else "errored"
     turn.record(StreamClosed(status=status, error_reason=error_reason, retention_seconds=retention_seconds))
-    turn.notify(NEWS, True)
+    turn.notify(ITEMS_CHANGED, True)
     close.closed(turn)
 
 
@@ -221,6 +221,6 @@ def _with_room(turn: Turn, stream: Stream) -> Stream:
     return existing(turn.run)
 
 
-def _shown(stream: Stream) -> Stream:
+def _without_keys(stream: Stream) -> Stream:
     """As it is at this moment; the state goes on."""
     return replace(stream, keys={})

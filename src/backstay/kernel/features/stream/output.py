@@ -68,7 +68,7 @@ def apply(turn: Turn, command: WriteStream) -> None:
     to = StreamKey(
         stream_name=command.stream_name, workflow_instance_id=turn.instance.workflow_id, workflow_run_id=run.run_id
     )
-    sent = WriteToStream(
+    message = WriteToStream(
         to=to,
         items=command.items,
         finish=command.finish,
@@ -76,7 +76,7 @@ def apply(turn: Turn, command: WriteStream) -> None:
         retention_seconds=command.retention_seconds,
         command_identity=command.command_identity,
     )
-    turn.send(turn.instance.namespace + STREAMS, to.id, sent)
+    turn.send(turn.instance.namespace + STREAMS, to.id, message)
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:

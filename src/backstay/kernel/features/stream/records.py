@@ -165,6 +165,6 @@ def closed(run: Run, event: StreamClosed, entry: Recorded) -> None:
     close.shut(run, entry, event.status if event.retention_seconds is None else "expiring", event.status)
 
 
-def outside(run: Run) -> bool:
+def waits_externally(run: Run) -> bool:
     """An open stream waits for whoever appends to it."""
     return of(run) is not None

@@ -25,12 +25,12 @@ from backstay.kernel.turn import Turn, context_of
 from backstay.kernel.values import LEASE
 
 
-def _handled(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
+def _handled_failures(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
     """The failures that the code has handled. If its worker does not say, those that the task was shown, if it goes on."""
     commands = message.commands
     if task.history_limit is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
         return message.handled_failures
-    return failures.shown(turn.run, task.seen or 0)
+    return failures.unhandled_until(turn.run, task.seen or 0)
 
 
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
@@ -39,8 +39,8 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     if not message.numbered and task.history_limit is None:
         commands = turn.features.infer(turn, task, commands)
     # Code may have ended the run before it came to the update that its task is for.
-    apart = task.history_limit is not None and not _ends(commands)
-    check(turn, commands, apart=apart)
+    own_task = task.history_limit is not None and not _ends(commands)
+    check(turn, commands, own_task=own_task)
     run = turn.run
     status = run.status
     if message.report:
@@ -57,11 +57,11 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
         )
         return
     turn.context = context_of(task)
-    if not apart:
-        met = task if message.met is None else replace(task, seen=min(message.met, task.seen or 0))
-        turn.features.before_commands(turn, met)
-    for failure_id in message.handled_failures if message.numbered else _handled(turn, task, message):
-        failures.handled(turn, failure_id)
+    if not own_task:
+        seen_task = task if message.seen_until is None else replace(task, seen=min(message.seen_until, task.seen or 0))
+        turn.features.before_commands(turn, seen_task)
+    for failure_id in message.handled_failures if message.numbered else _handled_failures(turn, task, message):
+        failures.record_handled(turn, failure_id)
     breach = message.breach or turn.features.breach(turn, commands)
     if breach is not None:
         close.fail_by_limit(turn, breach)
@@ -124,14 +124,14 @@ def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
         run_status=turn.run.status,
         lease_expires_at=task.until,
         seen=task.seen,
-        apart=task.history_limit is not None,
+        for_update=task.history_limit is not None,
     )
 
 
-def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
+def check(turn: Turn, commands: list[Command], *, own_task: bool) -> None:
     """Refuse the whole completion for any wrong command of it, before one of them is applied."""
     rules = turn.features.commands
-    if apart and sum(command.apart and command.answers for command in commands) != 1:
+    if own_task and sum(command.own_task and command.answers for command in commands) != 1:
         raise Refused("invalid_commands", "this task is for one update: complete it or fail it", field="commands")
     turn.pending_commands = commands
     step = turn.run.step
@@ -141,8 +141,8 @@ def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
             raise Refused(
                 "invalid_commands", f"unknown command {type(command).__name__}", field=f"commands[{position}]"
             )
-        if command.apart != apart:
-            what = "belongs to a task of its own" if command.apart else "has no place in the task of an update"
+        if command.own_task != own_task:
+            what = "belongs to a task of its own" if command.own_task else "has no place in the task of an update"
             raise Refused("invalid_commands", f"command {position} {what}", field=f"commands[{position}]")
         if isinstance(command, StepCommand):
             if command.sequence is not None and command.sequence > step + 1:
@@ -168,7 +168,9 @@ def check(turn: Turn, commands: list[Command], *, apart: bool) -> None:
 
 def _ends(commands: list[Command]) -> bool:
     return (
-        bool(commands) and isinstance(commands[-1], TerminalCommand) and not any(command.apart for command in commands)
+        bool(commands)
+        and isinstance(commands[-1], TerminalCommand)
+        and not any(command.own_task for command in commands)
     )
 
 
@@ -207,7 +209,11 @@ def _required_lease(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask
         if task is None or task.id != message.task_id:
             task = _claimable(turn, message.task_id)
         seen = history_end(run, task)
-        if isinstance(message, CompleteWorkflowTask) and message.seen is not None and not _met(task, message, seen):
+        if (
+            isinstance(message, CompleteWorkflowTask)
+            and message.seen is not None
+            and not _saw_only_the_result(task, message, seen)
+        ):
             raise Refused("eager_refused", f"the code of task {message.task_id} went on with what is not in history")
         return replace(
             task,
@@ -222,7 +228,7 @@ def _required_lease(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask
     return task
 
 
-def _met(task: Task, message: CompleteWorkflowTask, seen: int) -> bool:
+def _saw_only_the_result(task: Task, message: CompleteWorkflowTask, seen: int) -> bool:
     """Whether code that went on with a result before it was recorded saw what history has: that result, and nothing after.
 
     A result may be recorded as a failure (it exceeds a limit), or not at all (it came too late), and another event may have
@@ -290,7 +296,7 @@ def _in_one_go(commands: list[Command]) -> int:
     """The most steps that code took without waiting. Waits that end at once do not count: signals may have piled up."""
     most = steps = 0
     for command in commands:
-        if command.waited:
+        if command.ends_wait:
             steps = 0
         elif isinstance(command, StepCommand):
             steps += 1

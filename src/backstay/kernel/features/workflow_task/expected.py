@@ -56,10 +56,10 @@ def assign(instance: Instance, task: Task) -> WorkflowAssignment:
 
 def events_shown(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
     """The part of a history that a task is shown: what it may see, and what code decided that had seen no more."""
-    upto = assignment.last_sequence
-    if not events or (events[-1].sequence <= upto and events[0].run == assignment.run_key):
+    last_sequence = assignment.last_sequence
+    if not events or (events[-1].sequence <= last_sequence and events[0].run == assignment.run_key):
         return events
-    return [entry for entry in events if entry.run == assignment.run_key and replay_position(entry) <= upto]
+    return [entry for entry in events if entry.run == assignment.run_key and replay_position(entry) <= last_sequence]
 
 
 def replay_position(entry: Recorded) -> int:
@@ -123,11 +123,11 @@ def ensure_task(turn: Turn) -> None:
 
 
 def _task(instance: Instance, run: Run) -> Task:
-    apart = run.own_task_events
-    sequence, resume = apart[0] if apart else run.wake_events[0]
+    own_task_events = run.own_task_events
+    sequence, resume = own_task_events[0] if own_task_events else run.wake_events[0]
     at = run.last_at
     return Task(
-        id=update_task_id(run.run_id, sequence) if apart else workflow_task_id(run.run_id, sequence),
+        id=update_task_id(run.run_id, sequence) if own_task_events else workflow_task_id(run.run_id, sequence),
         workflow=instance.key,
         run=run.key,
         kind="workflow",
@@ -136,7 +136,7 @@ def _task(instance: Instance, run: Run) -> Task:
         available_at=at if at > run.not_before else run.not_before,
         created_at=at,
         resume=resume,
-        history_limit=sequence if apart else None,
+        history_limit=sequence if own_task_events else None,
     )
 
 

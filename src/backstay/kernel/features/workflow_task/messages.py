@@ -30,7 +30,7 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     lease: Lease | None = None
     numbered: bool = True
     breach: Breach | None = None  # its worker may not send the commands: one of them passes this limit
-    met: int | None = None  # code that has ended got no further in what its task had seen
+    seen_until: int | None = None  # code that has ended got no further in what its task had seen
     # With `lease`, of code that ran ahead: what it had seen, and the attempt whose result was the last of it. Refused if
     # that is not all, or if history has anything else in that place.
     seen: int | None = None
@@ -74,6 +74,8 @@ class TaskReply(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     lease_expires_at: Micros | None = None
     seen: int | None = None
-    apart: bool = False  # it is for one update: what code decided later, having seen no more, belongs to it as well
+    for_update: bool = (
+        False  # it is for one update: what code decided later, having seen no more, belongs to it as well
+    )
     created_task_ids: list[str] = []  # complete when the message that it answers is decided
     next_task_id: str | None = None  # the failed task itself, while it is to be tried again

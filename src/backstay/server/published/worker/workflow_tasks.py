@@ -187,7 +187,7 @@ async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
 
 def _cursors(body: CompleteTaskBody, commands: list[Command]) -> list[Command]:
     """How far code has got with its messages, ahead of what it asks for. The task of an update speaks of that alone."""
-    if any(command.apart for command in commands):
+    if any(command.own_task for command in commands):
         return []
     return [
         AdvanceMessageCursor(stream_name=cursor.stream_name, through_position=cursor.through_position)
