@@ -59,55 +59,57 @@ class App:
         self.handling.add(task)
         task.add_done_callback(self.handling.discard)
 
-    def admit(self, route: Route, call: HttpRequest, connection: Connection) -> None:
+    def admit(self, route: Route, request: HttpRequest, connection: Connection) -> None:
         """What can be said of a request before its body is read. A signature is of the whole request."""
         if route.plane != "open" and self.server.signatures is None:
-            self.authenticate(route, call, connection)
+            self.authenticate(route, request, connection)
 
-    def check(self, route: Route, call: ParsedRequest, connection: Connection) -> None:
+    def check(self, route: Route, request: ParsedRequest, connection: Connection) -> None:
         """What can be said of a request once its body is here."""
         if route.plane == "open":
             return
         signatures = self.server.signatures
         if signatures is not None:
-            signatures.check(call.method, call.target, call.headers, call.body)
-            call.roles = EVERY
+            signatures.check(request.method, request.target, request.headers, request.body)
+            request.roles = EVERY
             connection.signed_in()
-        if call.body:
-            check_content_type(call.headers)
-        call.version = check_version(route, call.headers)
-        self.resolve_namespace(route, call)
+        if request.body:
+            check_content_type(request.headers)
+        request.version = check_version(route, request.headers)
+        self.resolve_namespace(route, request)
 
-    def authenticate(self, route: Route, call: HttpRequest, connection: Connection) -> None:
+    def authenticate(self, route: Route, request: HttpRequest, connection: Connection) -> None:
         """Who is calling, and whether this route is for them."""
-        call.roles, call.bound = self.server.authenticator.caller(call.headers)
+        request.roles, request.bound = self.server.authenticator.caller(request.headers)
         if not connection.known:
             connection.signed_in()
-        require_role(call.roles, route.roles)
+        require_role(request.roles, route.roles)
 
-    def resolve_namespace(self, route: Route, call: HttpRequest) -> None:
+    def resolve_namespace(self, route: Route, request: HttpRequest) -> None:
         """Which namespace a call is about: one that exists, and that the caller may speak of."""
         server = self.server
-        wanted = call.headers.get("x-namespace") or call.query.get("namespace") or server.settings.default_namespace
-        call.namespace = wanted.lower()
+        wanted = (
+            request.headers.get("x-namespace") or request.query.get("namespace") or server.settings.default_namespace
+        )
+        request.namespace = wanted.lower()
         if not route.any_namespace or route.plane == "control":
-            require_namespace(call.params.get("namespace", call.namespace), call.bound)
+            require_namespace(request.params.get("namespace", request.namespace), request.bound)
         if not route.any_namespace:
-            server.namespaces.check(call.namespace)
+            server.namespaces.check(request.namespace)
 
-    def rendered(self, route: Route | None, call: HttpRequest, answer: HttpResponse) -> tuple[Headers, bytes]:
+    def rendered(self, route: Route | None, request: HttpRequest, answer: HttpResponse) -> tuple[Headers, bytes]:
         """An answer as it goes over the wire: in the envelope of its plane, with the headers of its status."""
         headers: Headers = [(b"content-type", answer.content_type.encode())]
         body: Mapping[str, Any] = answer.body
         plane = "open" if route is None else route.plane
         if plane == "worker":
-            version = call.version or VERSION
+            version = request.version or VERSION
             body = {**body, "protocol_version": version, "server_capabilities": self.server.capabilities}
             headers.append((_VERSION_HEADER, version.encode()))
         elif plane == "control":
             headers.append(_CONTROL_HEADER)
             if route is not None and route.operation is not None:
-                body = {**body, "control_plane": control_plane(route.operation, call, body)}
+                body = {**body, "control_plane": control_plane(route.operation, request, body)}
         if answer.parts is not None:
             headers.append((b"x-accel-buffering", b"no"))  # a proxy that collects parts keeps them from the caller
             return headers, b""
@@ -120,9 +122,9 @@ class App:
         return headers, content
 
 
-def failed(call: HttpRequest, error: Exception) -> HttpResponse:
+def failed(request: HttpRequest, error: Exception) -> HttpResponse:
     """What a caller is told when there is no other answer."""
-    problem = problem_of(error, f"{call.method} {call.path!r}")
+    problem = problem_of(error, f"{request.method} {request.path!r}")
     return HttpResponse(problem.body(), problem.status, last=problem.last)
 
 

@@ -115,7 +115,7 @@ def matching_role(server: Server) -> dict[str, Any]:
     }
 
 
-async def cluster_info(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def cluster_info(server: Server, request: HttpRequest) -> dict[str, Any]:
     settings = server.settings
     return {
         "server_id": settings.server_id,

@@ -206,19 +206,19 @@ class HttpProtocol(asyncio.Protocol):
     def _receive_known(self, head: KnownHead, body: bytes) -> None:
         """Answer a request that came whole, and whose head has been parsed before."""
         route = head.route
-        self._current = call = HttpRequest(route.method, route.path, head.headers)
+        self._current = request = HttpRequest(route.method, route.path, head.headers)
         self._route = route
-        call.version = head.version
+        request.version = head.version
         try:
             if len(body) > self._settings.max_body_bytes:
                 raise self._body_too_large()
             app = self._app
-            app.authenticate(route, call, self)
-            call.body = body
-            app.resolve_namespace(route, call)
-            self._begin(route, call)
+            app.authenticate(route, request, self)
+            request.body = body
+            app.resolve_namespace(route, request)
+            self._begin(route, request)
         except Exception as error:
-            self._reply(failed(call, error))
+            self._reply(failed(request, error))
         if not self._running:
             self._rest()
 
@@ -336,86 +336,86 @@ class HttpProtocol(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         parser, headers = self._parser, self._headers
         try:
-            call = ParsedRequest(parser.get_method().decode("ascii"), self._url, headers)
+            request = ParsedRequest(parser.get_method().decode("ascii"), self._url, headers)
         except HttpError as problem:
             self._refusal = problem
             raise
-        call.http_1_0 = parser.get_http_version() == "1.0"
-        call.keep_alive = not call.http_1_0 and parser.should_keep_alive()
-        call.expects_continue = not call.http_1_0 and headers.get("expect", "").lower() == "100-continue"
+        request.http_1_0 = parser.get_http_version() == "1.0"
+        request.keep_alive = not request.http_1_0 and parser.should_keep_alive()
+        request.expects_continue = not request.http_1_0 and headers.get("expect", "").lower() == "100-continue"
         if parser.should_upgrade():
-            call.keep_alive = False
+            request.keep_alive = False
             if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
                 # The parser takes what follows for another protocol.
                 self._refusal = HttpError(400, "malformed_request", "a request with a body cannot ask for an upgrade")
                 raise self._refusal
-        if call.keep_alive and "transfer-encoding" not in headers:
-            call.text = self._text
+        if request.keep_alive and "transfer-encoding" not in headers:
+            request.text = self._text
         self._text = None
         self._in_head = False
         self._waits_for = ""
-        self._incoming = call
+        self._incoming = request
         if self._current is None and not self._queue:
-            self._current = call
+            self._current = request
         else:
-            self._queue.append(call)
+            self._queue.append(request)
 
     def on_body(self, body: bytes) -> None:
-        call = self._incoming
-        assert call is not None
+        request = self._incoming
+        assert request is not None
         self._body_bytes += len(body)
         if self._body_bytes > self._settings.max_body_bytes:
-            call.too_large = True
+            request.too_large = True
             self._body = []
         else:
             self._body.append(body)
 
     def on_message_complete(self) -> None:
-        call = self._incoming
-        assert call is not None
-        call.body = b"".join(self._body)
-        call.complete = True
+        request = self._incoming
+        assert request is not None
+        request.body = b"".join(self._body)
+        request.complete = True
         self._body = []
         self._incoming = None
         self._in_message = False
         self._waits_for = ""
-        if not call.keep_alive:
+        if not request.keep_alive:
             self._input_over = True
             self._unread.clear()
 
     # -- answering
 
-    def _advance(self, call: ParsedRequest) -> bool:
+    def _advance(self, request: ParsedRequest) -> bool:
         """Take the current request as far as it goes with what has been received of it; false if it needs more."""
         app = self._app
         try:
             route = self._route
             if route is None:
-                route, call.params = app.router.find(call.method, call.path)
+                route, request.params = app.router.find(request.method, request.path)
                 self._route = route
-                app.admit(route, call, self)
-            if route.reads_body and not self._has_body(call):
+                app.admit(route, request, self)
+            if route.reads_body and not self._has_body(request):
                 return False
-            app.check(route, call, self)
-            if call.text is not None:
-                self._remember(call.text, route, call)
-            self._begin(route, call)
+            app.check(route, request, self)
+            if request.text is not None:
+                self._remember(request.text, route, request)
+            self._begin(route, request)
         except Exception as error:
-            self._reply(failed(call, error))
+            self._reply(failed(request, error))
         return True
 
-    def _has_body(self, call: ParsedRequest) -> bool:
+    def _has_body(self, request: ParsedRequest) -> bool:
         """Whether the whole body has been received. One that is too large is refused as soon as that is known."""
-        if call.too_large or int(call.headers.get("content-length", "0")) > self._settings.max_body_bytes:
+        if request.too_large or int(request.headers.get("content-length", "0")) > self._settings.max_body_bytes:
             raise self._body_too_large()
-        if call.expects_continue and not call.complete and not self._body_bytes:
-            call.expects_continue = False
+        if request.expects_continue and not request.complete and not self._body_bytes:
+            request.expects_continue = False
             self._transport.write(_CONTINUE)
-        return call.complete
+        return request.complete
 
-    def _begin(self, route: Route, call: HttpRequest) -> None:
+    def _begin(self, route: Route, request: HttpRequest) -> None:
         """Hand an admitted request to its handler."""
-        given = route.handler(self._app.server, call)
+        given = route.handler(self._app.server, request)
         if isinstance(given, HttpResponse):
             self._reply(given)
             return
@@ -424,19 +424,19 @@ class HttpProtocol(asyncio.Protocol):
             self._pending = given
             given.answer.add_done_callback(self._answered)
         else:
-            self._app.run(self._handle(route, call, given))
+            self._app.run(self._handle(route, request, given))
 
     def _answered(self, _: asyncio.Future[Any]) -> None:
-        pending, call = self._pending, self._current
+        pending, request = self._pending, self._current
         assert pending is not None
-        assert call is not None
+        assert request is not None
         try:
             answer = pending.reply()
         except asyncio.CancelledError:
             self._transport.close()  # it was given up, since nobody waits for it
             return
         except Exception as error:
-            answer = failed(call, error)
+            answer = failed(request, error)
         self._reply(answer)
         if self._unread or self._queue or self._refusal is not None:
             self._proceed()
@@ -444,7 +444,7 @@ class HttpProtocol(asyncio.Protocol):
             self._rest()
 
     async def _handle(
-        self, route: Route, call: HttpRequest, handler: Coroutine[Any, Any, Mapping[str, Any] | HttpResponse]
+        self, route: Route, request: HttpRequest, handler: Coroutine[Any, Any, Mapping[str, Any] | HttpResponse]
     ) -> None:
         try:
             answer = await handler
@@ -452,11 +452,11 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
             return
         except Exception as error:
-            answer = failed(call, error)
+            answer = failed(request, error)
         if not isinstance(answer, HttpResponse):
             answer = HttpResponse(answer)
         if answer.parts is not None:
-            await self._stream(route, call, answer)
+            await self._stream(route, request, answer)
         else:
             self._reply(answer)
         self._proceed()
@@ -465,32 +465,32 @@ class HttpProtocol(asyncio.Protocol):
 
     def _reply(self, answer: HttpResponse) -> None:
         """Send the reply to the current request, and be done with it."""
-        call, route = self._current, self._route
-        assert call is not None
+        request, route = self._current, self._route
+        assert request is not None
         self._end()
         if self._transport.is_closing():
             return
         content = answer.raw
-        close = self._last or answer.last or not call.keep_alive
+        close = self._last or answer.last or not request.keep_alive
         if content is not None and route is not None and route.plane == "own" and answer.status == 200 and not close:
             self._transport.write(_OK % (len(content), content))
             return
         try:
-            headers, content = self._app.rendered(route, call, answer)
+            headers, content = self._app.rendered(route, request, answer)
         except Exception as error:  # a handler's answer that cannot be encoded
-            answer = failed(call, error)
-            headers, content = self._app.rendered(route, call, answer)
+            answer = failed(request, error)
+            headers, content = self._app.rendered(route, request, answer)
         head = _head(answer.status, headers, close)
-        self._transport.write(head if call.method == "HEAD" else head + content)
+        self._transport.write(head if request.method == "HEAD" else head + content)
         if close:
             self._transport.close()
 
-    async def _stream(self, route: Route, call: HttpRequest, answer: HttpResponse) -> None:
+    async def _stream(self, route: Route, request: HttpRequest, answer: HttpResponse) -> None:
         """Send a reply part by part, as fast as the client reads. It is given up when the connection is lost."""
         assert answer.parts is not None
-        headers, _ = self._app.rendered(route, call, answer)
-        close = self._last or answer.last or not call.keep_alive
-        if not call.http_1_0:  # such a client knows the end of a body by its length, or by the end of the connection
+        headers, _ = self._app.rendered(route, request, answer)
+        close = self._last or answer.last or not request.keep_alive
+        if not request.http_1_0:  # such a client knows the end of a body by its length, or by the end of the connection
             headers.append((b"transfer-encoding", b"chunked"))
         self._streaming = asyncio.current_task()
         async with aclosing(answer.parts):
@@ -500,15 +500,15 @@ class HttpProtocol(asyncio.Protocol):
             try:
                 async for part in answer.parts:
                     if part:
-                        self._transport.write(part if call.http_1_0 else b"%x\r\n%b\r\n" % (len(part), part))
+                        self._transport.write(part if request.http_1_0 else b"%x\r\n%b\r\n" % (len(part), part))
                     if self._writing_paused:
                         self._writable = self._loop.create_future()
                         await self._writable
             except Exception as error:
-                log.error("%s %r failed after its reply had begun", call.method, call.path, exc_info=error)
+                log.error("%s %r failed after its reply had begun", request.method, request.path, exc_info=error)
                 close = True  # without its last chunk the client knows that the reply is not whole
             else:
-                if not call.http_1_0:
+                if not request.http_1_0:
                     self._transport.write(b"0\r\n\r\n")
         close = close or self._last
         self._end()
@@ -531,12 +531,12 @@ class HttpProtocol(asyncio.Protocol):
 
     # -- heads that were seen before
 
-    def _remember(self, text: bytes, route: Route, call: ParsedRequest) -> None:
+    def _remember(self, text: bytes, route: Route, request: ParsedRequest) -> None:
         """Remember the head of a request that has been admitted and checked."""
-        plain = call.target == route.path and route.plane != "open"  # paths with ids in them do not come back
-        whole = call.complete and call.headers.get("content-length") == str(len(call.body))
+        plain = request.target == route.path and route.plane != "open"  # paths with ids in them do not come back
+        whole = request.complete and request.headers.get("content-length") == str(len(request.body))
         if plain and whole and len(self._heads) < HEADS and self._app.server.signatures is None:
-            self._heads[text] = KnownHead(route, call.headers, call.version)
+            self._heads[text] = KnownHead(route, request.headers, request.version)
 
     # -- deadlines and limits
 
@@ -562,14 +562,14 @@ class HttpProtocol(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         """The client has not sent in time what was waited for."""
-        call = self._current
+        request = self._current
         if self._in_head:
             seconds = self._settings.head_seconds
             self._refuse(HttpError(408, "head_timeout", f"the head of the request did not arrive within {seconds:g} s"))
-        elif call is not None:
+        elif request is not None:
             seconds = self._settings.body_seconds
             said = f"the body did not arrive within {seconds:g} seconds"
-            self._reply(failed(call, HttpError(408, "body_timeout", said)))
+            self._reply(failed(request, HttpError(408, "body_timeout", said)))
             self._rest()
         else:
             self._transport.close()

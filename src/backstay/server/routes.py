@@ -34,12 +34,12 @@ from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def openapi_document(server: Server, call: HttpRequest) -> HttpResponse:
+async def openapi_document(server: Server, request: HttpRequest) -> HttpResponse:
     """This document."""
     return HttpResponse({}, raw=msgspec.json.encode(openapi(ROUTES)))
 
 
-async def asyncapi_document(server: Server, call: HttpRequest) -> HttpResponse:
+async def asyncapi_document(server: Server, request: HttpRequest) -> HttpResponse:
     """The worker protocol's stream semantics."""
     return HttpResponse({}, raw=stream_document())
 

@@ -24,9 +24,9 @@ LINES = "application/x-ndjson"
 class CallBatch:
     """The calls of one request, and the answers that have not left yet."""
 
-    def __init__(self, server: Server, call: HttpRequest) -> None:
+    def __init__(self, server: Server, request: HttpRequest) -> None:
         self._server = server
-        self._call = call
+        self._request = request
         self._open: dict[asyncio.Future[Any], PendingCall] = {}
         self._said: list[calls.BatchedReply] = []
         self._news = asyncio.Event()
@@ -42,7 +42,7 @@ class CallBatch:
         verb = calls.VERBS.get(one.verb)
         if verb is None:
             raise HttpError(404, "unknown_verb", f"this server knows no call {one.verb!r}")
-        begun = begin(self._server, self._call, verb, one.request)
+        begun = begin(self._server, self._request, verb, one.request)
         self._open[begun.answer] = begun
         begun.answer.add_done_callback(partial(self._done, place, one.verb))
 
@@ -81,10 +81,10 @@ class CallBatch:
                 begun.give_up()
 
 
-async def many(server: Server, call: HttpRequest) -> HttpResponse:
+async def many(server: Server, request: HttpRequest) -> HttpResponse:
     """Several calls of a client of the same release; each is answered in a line of its own, or together with others."""
-    batch = CallBatch(server, call)
-    batch.take(call.decode(calls.Calls).calls)
+    batch = CallBatch(server, request)
+    batch.take(request.decode(calls.Calls).calls)
     return HttpResponse({}, content_type=LINES, parts=batch.answers())
 
 

@@ -73,32 +73,31 @@ class PendingCall(PendingReply):
         return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
 
 
-def begin(server: Server, call: HttpRequest, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
+def begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
     """Begin to answer a call."""
-    request = decoded(verb.asked, body or b"{}")
-    asked: Any = _placed(server, call, request)
+    engine_request: Any = _placed(server, request, decoded(verb.asked, body or b"{}"))
     seconds = calls.PATIENCE
     not_yet: ask.Result | None = None
     waits = True
-    match asked:
+    match engine_request:
         case ask.RunWorkflow(start=start):
             not_yet = ask.Result(workflow_id=start.workflow_id or "", run_id="", status=None)
         case ask.AwaitResult(workflow_id=workflow_id):
-            seconds = _cut(asked.wait_seconds)
+            seconds = _cut(engine_request.wait_seconds)
             not_yet = ask.Result(workflow_id=workflow_id, run_id="", status=None)
-            asked = replace(asked, wait_seconds=None)
+            engine_request = replace(engine_request, wait_seconds=None)
         case tell.GetUpdate() | tell.UpdateWorkflow() | streams.ReadStream():
             # What has been accepted is told by the engine, which knows how far it got: no cut from here.
-            asked = replace(asked, wait_seconds=_cut(asked.wait_seconds))
+            engine_request = replace(engine_request, wait_seconds=_cut(engine_request.wait_seconds))
         case _:
-            waits = isinstance(asked, tell.QueryWorkflow)
+            waits = isinstance(engine_request, tell.QueryWorkflow)
     if waits and server.draining:
         raise Stopping
     if not_yet is not None and server.parked >= server.settings.max_parked_polls:
         raise too_many_parked(
             "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second"
         )
-    answer: asyncio.Future[Any] = asyncio.ensure_future(server.api.call(asked))
+    answer: asyncio.Future[Any] = asyncio.ensure_future(server.api.call(engine_request))
     return PendingCall(server, verb, answer, waits, not_yet, seconds)
 
 
@@ -111,9 +110,9 @@ def _refused(refusal: Refused) -> HttpResponse:
 
 
 def _route(verb: calls.Verb) -> Route:
-    def answer(server: Server, call: HttpRequest) -> PendingCall | HttpResponse:
+    def answer(server: Server, request: HttpRequest) -> PendingCall | HttpResponse:
         try:
-            return begin(server, call, verb, call.body)
+            return begin(server, request, verb, request.body)
         except Refused as refusal:
             return _refused(refusal)
 
@@ -121,35 +120,39 @@ def _route(verb: calls.Verb) -> Route:
     return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request)
 
 
-def _placed(server: Server, call: HttpRequest, request: Any) -> Any:
+def _placed(server: Server, request: HttpRequest, engine_request: Any) -> Any:
     """The request as the caller may make it: in the namespace it was admitted to, and of no other kind of caller."""
-    again = "x-backstay-again" in call.headers
-    if issubclass(type(request), tell.ToInstance):
-        return replace(request, namespace=call.namespace, fresh=_fresh(request, again), source="python")
-    match request:
+    again = "x-backstay-again" in request.headers
+    if issubclass(type(engine_request), tell.ToInstance):
+        return replace(
+            engine_request, namespace=request.namespace, fresh=_fresh(engine_request, again), source="python"
+        )
+    match engine_request:
         case ask.StartWorkflow():
-            return _start(server, call, request, again)
+            return _start(server, request, engine_request, again)
         case ask.RunWorkflow(start=start):
-            return ask.RunWorkflow(start=_start(server, call, start, again))
+            return ask.RunWorkflow(start=_start(server, request, start, again))
         case tell.SignalWithStart(start=start):
-            fresh = _fresh(request, again)
-            return replace(request, start=_start(server, call, start, again), fresh=fresh)
+            fresh = _fresh(engine_request, again)
+            return replace(engine_request, start=_start(server, request, start, again), fresh=fresh)
         case schedules.UpdateSchedule():
-            return replace(_typed(request), namespace=call.namespace, source="python")
+            return replace(_typed(engine_request), namespace=request.namespace, source="python")
         case schedules.ToSchedule() | schedules.CreateSchedule():
-            asked: Any = request  # pyright: ignore[reportUnknownVariableType]
-            return replace(asked, namespace=call.namespace, source="python")
+            placed: Any = engine_request  # pyright: ignore[reportUnknownVariableType]
+            return replace(placed, namespace=request.namespace, source="python")
         case schedules.ListSchedules(limit=limit):
-            return replace(request, namespace=call.namespace, limit=max(1, min(limit, schedules.PAGE_MAX)))
+            return replace(engine_request, namespace=request.namespace, limit=max(1, min(limit, schedules.PAGE_MAX)))
         case schedules.GetScheduleHistory(limit=limit):
-            return replace(request, namespace=call.namespace, limit=max(1, min(limit, schedules.HISTORY_PAGE_MAX)))
+            return replace(
+                engine_request, namespace=request.namespace, limit=max(1, min(limit, schedules.HISTORY_PAGE_MAX))
+            )
         case ask.ListWorkflows(limit=limit):
-            return replace(request, namespace=call.namespace, limit=max(1, min(limit, _LIST_MAX)))
+            return replace(engine_request, namespace=request.namespace, limit=max(1, min(limit, _LIST_MAX)))
         case ask.GetHistory(limit=limit):
             limit = ask.PAGE_MAX if limit is None else max(1, min(limit, ask.PAGE_MAX))
-            return replace(request, namespace=call.namespace, limit=limit)
+            return replace(engine_request, namespace=request.namespace, limit=limit)
         case _:
-            return replace(request, namespace=call.namespace)
+            return replace(engine_request, namespace=request.namespace)
 
 
 def _typed(request: schedules.UpdateSchedule) -> schedules.UpdateSchedule:
@@ -164,16 +167,16 @@ def _fresh(request: Any, again: bool) -> bool:
     return request.fresh and not again
 
 
-def _start(server: Server, call: HttpRequest, start: ask.StartWorkflow, again: bool) -> ask.StartWorkflow:
+def _start(server: Server, request: HttpRequest, start: ask.StartWorkflow, again: bool) -> ask.StartWorkflow:
     routing = start.routing
-    build = routing.compatibility or server.rollouts.promoted(call.namespace, routing.queue)
+    build = routing.compatibility or server.rollouts.promoted(request.namespace, routing.queue)
     definition = start.definition or server.workers.definition(
-        call.namespace, routing.queue, start.workflow_type, build
+        request.namespace, routing.queue, start.workflow_type, build
     )
     return replace(
         start,
-        namespace=call.namespace,
-        routing=replace(routing, namespace=call.namespace, compatibility=build),
+        namespace=request.namespace,
+        routing=replace(routing, namespace=request.namespace, compatibility=build),
         definition=definition,
         fresh=_fresh(start, again),
         source="python",

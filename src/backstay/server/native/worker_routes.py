@@ -26,9 +26,9 @@ _NAME = 255
 _QUEUES = 100
 
 
-async def open_station(server: Server, call: HttpRequest) -> HttpResponse:
+async def open_station(server: Server, request: HttpRequest) -> HttpResponse:
     """Open a station: what a worker of the same release can run, and what it holds."""
-    opening = call.decode(wire.OpenLink)
+    opening = request.decode(wire.OpenLink)
     _check(opening)
     if server.draining:
         raise Stopping
@@ -37,7 +37,7 @@ async def open_station(server: Server, call: HttpRequest) -> HttpResponse:
     _refuse_guest(server)
     if not server.recovery.up:
         raise _coming_up()  # it does not know yet what the worker holds
-    worker = _registration(server, call, opening)
+    worker = _registration(server, request, opening)
     await server.workers.register(worker)
     if worker.workflow_definition_fingerprints:
         # A definition that differs from the one a run was blocked by is reason to try it again.
@@ -55,11 +55,11 @@ async def open_station(server: Server, call: HttpRequest) -> HttpResponse:
     return HttpResponse({}, raw=wire.encode(opened))
 
 
-def exchange(server: Server, call: HttpRequest) -> PendingExchange | HttpResponse:
+def exchange(server: Server, request: HttpRequest) -> PendingExchange | HttpResponse:
     """Reports for answers, and tasks with any reply. Without reports it waits until there are tasks."""
-    body = call.decode(wire.Exchange)
+    body = request.decode(wire.Exchange)
     _refuse_guest(server)
-    link = _link(server, call, body.worker_id, body.station)
+    link = _link(server, request, body.worker_id, body.station)
     server.workers.heard(link.worker)
     if body.draining:
         link.drain()
@@ -78,11 +78,11 @@ def exchange(server: Server, call: HttpRequest) -> PendingExchange | HttpRespons
     return PendingExchange(server, link, 0, max(0.0, min(body.wait, wire.PARKED)))
 
 
-async def history(server: Server, call: HttpRequest) -> HttpResponse:
+async def history(server: Server, request: HttpRequest) -> HttpResponse:
     """The rest of the history of a leased task, or of what a question is about."""
-    body = call.decode(wire.HistoryWanted)
+    body = request.decode(wire.HistoryWanted)
     most = server.settings.max_page_bytes
-    question = server.questions.leased(call.namespace, body.task_id, body.worker_id, body.attempt)
+    question = server.questions.leased(request.namespace, body.task_id, body.worker_id, body.attempt)
     if question is not None:
         rest = [entry for entry in question.history if entry.sequence > body.after]
         events = fitting(rest, most)
@@ -90,7 +90,7 @@ async def history(server: Server, call: HttpRequest) -> HttpResponse:
     page = await server.api.call(
         ask.GetTaskHistory(
             task_id=body.task_id,
-            namespace=call.namespace,
+            namespace=request.namespace,
             lease_owner=body.worker_id,
             workflow_task_attempt=body.attempt,
             after_sequence=body.after,
@@ -101,18 +101,18 @@ async def history(server: Server, call: HttpRequest) -> HttpResponse:
     return HttpResponse({}, raw=wire.encode(part))
 
 
-async def close_station(server: Server, call: HttpRequest) -> HttpResponse:
+async def close_station(server: Server, request: HttpRequest) -> HttpResponse:
     """The worker goes; what it still had is offered to others."""
-    body = call.decode(wire.Closing)
-    link = server.worker_links.get(call.namespace, body.worker_id, body.station)
+    body = request.decode(wire.Closing)
+    link = server.worker_links.get(request.namespace, body.worker_id, body.station)
     if link is not None:
         server.worker_links.close(link)
-        await leave(server, call.namespace, body.worker_id)
+        await leave(server, request.namespace, body.worker_id)
     return HttpResponse({}, raw=b"{}")
 
 
-def _link(server: Server, call: HttpRequest, worker_id: str, station: str) -> WorkerLink:
-    link = server.worker_links.get(call.namespace, worker_id, station)
+def _link(server: Server, request: HttpRequest, worker_id: str, station: str) -> WorkerLink:
+    link = server.worker_links.get(request.namespace, worker_id, station)
     if link is None:
         raise HttpError(
             410,
@@ -144,12 +144,12 @@ def _check(opening: wire.OpenLink) -> None:
             raise invalid(field, f"{field} is from 0 to {_SLOTS}")
 
 
-def _registration(server: Server, call: HttpRequest, opening: wire.OpenLink) -> RegisteredWorker:
+def _registration(server: Server, request: HttpRequest, opening: wire.OpenLink) -> RegisteredWorker:
     now = server.now
-    before = server.workers.get(call.namespace, opening.worker_id)
+    before = server.workers.get(request.namespace, opening.worker_id)
     return RegisteredWorker(
         worker_id=opening.worker_id,
-        namespace=call.namespace,
+        namespace=request.namespace,
         task_queue=opening.queues[0],
         task_queues=opening.queues,
         runtime="python",

@@ -52,19 +52,19 @@ class ActivityBody(Struct, frozen=True, kw_only=True):
         )
 
 
-async def start(server: Server, call: HttpRequest) -> HttpResponse:
+async def start(server: Server, request: HttpRequest) -> HttpResponse:
     """Start an activity as a durable job of its own."""
-    body = call.decode(ActivityBody)
+    body = request.decode(ActivityBody)
     if body.activity_id is not None and not valid_id(body.activity_id):
         raise invalid("activity_id", "an activity id is 1 to 191 characters out of A-Z a-z 0-9 . _ : ~ -")
-    build = server.rollouts.promoted(call.namespace, body.task_queue)
-    request = ask.StartWorkflow(
+    build = server.rollouts.promoted(request.namespace, body.task_queue)
+    engine_request = ask.StartWorkflow(
         workflow_type=STANDALONE,
         workflow_id=body.activity_id,
-        namespace=call.namespace,
-        routing=Routing(namespace=call.namespace, queue=body.task_queue, compatibility=build),
+        namespace=request.namespace,
+        routing=Routing(namespace=request.namespace, queue=body.task_queue, compatibility=build),
         business_key=body.business_key,
-        request_id=call.headers.get("x-request-id"),
+        request_id=request.headers.get("x-request-id"),
         source="http",
         activity=ScheduleActivity(
             activity_type=body.activity_type,
@@ -74,7 +74,7 @@ async def start(server: Server, call: HttpRequest) -> HttpResponse:
         ),
     )
     try:
-        started = await server.api.call(request)
+        started = await server.api.call(engine_request)
     except Refused as refusal:
         if refusal.reason != "instance_already_started":
             raise
@@ -95,7 +95,7 @@ async def start(server: Server, call: HttpRequest) -> HttpResponse:
             "workflow_type": STANDALONE,
             "activity_type": body.activity_type,
             "task_queue": body.task_queue,
-            "namespace": call.namespace,
+            "namespace": request.namespace,
             "business_key": body.business_key,
             "payload_codec": CODEC,
             "outcome": started.outcome,
@@ -104,11 +104,11 @@ async def start(server: Server, call: HttpRequest) -> HttpResponse:
     )
 
 
-async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
-    activity_id = call.params["activity_id"]
+async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+    activity_id = request.params["activity_id"]
     rows = await server.api.call(
         ask.ListWorkflows(
-            namespace=call.namespace, workflow_id=activity_id, workflow_type=STANDALONE, current=True, limit=1
+            namespace=request.namespace, workflow_id=activity_id, workflow_type=STANDALONE, current=True, limit=1
         )
     )
     found = await _shown(server, rows[0]) if rows else None
@@ -116,23 +116,23 @@ async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
         raise HttpError(
             404,
             "activity_not_found",
-            f"there is no standalone activity {activity_id!r} in namespace {call.namespace!r}; an activity of a"
+            f"there is no standalone activity {activity_id!r} in namespace {request.namespace!r}; an activity of a"
             " workflow is in the detail of its run",
             activity_id=activity_id,
         )
     return found
 
 
-async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Standalone activities, newest first."""
-    size = call.integer("page_size", 50, 1, 200)
-    status = call.query.get("status")
+    size = request.integer("page_size", 50, 1, 200)
+    status = request.query.get("status")
     if status and status not in BUCKETS:
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}")
-    token = call.query.get("next_page_token") or None
+    token = request.query.get("next_page_token") or None
     rows = await server.api.call(
         ask.ListWorkflows(
-            namespace=call.namespace,
+            namespace=request.namespace,
             workflow_type=STANDALONE,
             statuses=BUCKETS[status] if status else None,
             current=True,
@@ -146,7 +146,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
         "activities": shown,
         "activity_count": len(shown),
         "next_page_token": page_token(page[-1].key) if len(rows) > size else None,
-        "namespace": call.namespace,
+        "namespace": request.namespace,
     }
 
 

@@ -32,33 +32,33 @@ class CreateAttributeBody(Struct, frozen=True, kw_only=True):
     type: Literal["keyword", "text", "int", "double", "bool", "datetime", "keyword_list"]
 
 
-async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
     return {
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "system_attributes": SYSTEM,
-        "custom_attributes": dict(server.attributes.of(call.namespace)),
+        "custom_attributes": dict(server.attributes.of(request.namespace)),
     }
 
 
-async def create(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(CreateAttributeBody)
+async def create(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(CreateAttributeBody)
     if not _NAME.fullmatch(body.name):
         raise invalid("name", "a search attribute is a letter, then up to 63 letters, digits or underscores")
     if body.name in SYSTEM:
         raise HttpError(409, "name_reserved", f"{body.name!r} is an attribute of the system", field="name")
-    if server.attributes.get(call.namespace, body.name) is not None:
+    if server.attributes.get(request.namespace, body.name) is not None:
         raise HttpError(409, "attribute_already_exists", f"there is an attribute {body.name!r} already", field="name")
-    if len(list(server.attributes.of(call.namespace))) >= LIMIT:
+    if len(list(server.attributes.of(request.namespace))) >= LIMIT:
         raise invalid("name", f"a namespace has at most {LIMIT} attributes", "search_attribute_limit_reached")
-    await server.attributes.put(call.namespace, body.name, body.type)
+    await server.attributes.put(request.namespace, body.name, body.type)
     return HttpResponse({"name": body.name, "type": body.type, "outcome": "created"}, 201)
 
 
-async def remove(server: Server, call: HttpRequest) -> dict[str, Any]:
-    name = call.params["name"]
-    if server.attributes.get(call.namespace, name) is None:
+async def remove(server: Server, request: HttpRequest) -> dict[str, Any]:
+    name = request.params["name"]
+    if server.attributes.get(request.namespace, name) is None:
         raise HttpError(404, "attribute_not_found", f"there is no attribute {name!r}")
-    await server.attributes.remove(call.namespace, name)
+    await server.attributes.remove(request.namespace, name)
     return {"name": name, "outcome": "deleted"}
 
 

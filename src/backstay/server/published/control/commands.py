@@ -75,64 +75,70 @@ def given(body: SignalBody) -> tuple[bytes | None, dict[str, Any] | None]:
     return arguments(value, "input"), None
 
 
-def addressed(call: HttpRequest, request_id: str | None) -> dict[str, Any]:
-    context = {"route": call.path, "caller": call.headers.get("x-workflow-caller-label"), "auth": sorted(call.roles)}
+def addressed(request: HttpRequest, request_id: str | None) -> dict[str, Any]:
+    context = {
+        "route": request.path,
+        "caller": request.headers.get("x-workflow-caller-label"),
+        "auth": sorted(request.roles),
+    }
     return {
-        "workflow_id": call.params["workflow_id"],
-        "namespace": call.namespace,
-        "run_id": call.params.get("run_id"),
+        "workflow_id": request.params["workflow_id"],
+        "namespace": request.namespace,
+        "run_id": request.params.get("run_id"),
         "request_id": request_id,
         "source": "http",
         "context": {"request": {name: value for name, value in context.items() if value is not None}},
     }
 
 
-async def signal(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(SignalBody)
+async def signal(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(SignalBody)
     positional, named = given(body)
     done = await server.api.call(
         tell.SignalWorkflow(
-            signal_name=call.params["name"], arguments=positional, named=named, **addressed(call, body.request_id)
+            signal_name=request.params["name"], arguments=positional, named=named, **addressed(request, body.request_id)
         )
     )
     return HttpResponse(
-        accepted(call, done, body.request_id) | {"signal_name": done.target_name, "signal_id": done.signal_id}, 202
+        accepted(request, done, body.request_id) | {"signal_name": done.target_name, "signal_id": done.signal_id}, 202
     )
 
 
-async def append_message(server: Server, call: HttpRequest) -> HttpResponse:
+async def append_message(server: Server, request: HttpRequest) -> HttpResponse:
     """Put a message into a stream that the workflow reads in order."""
-    body = call.decode(MessageBody)
+    body = request.decode(MessageBody)
     done = await server.api.call(
         tell.AppendMessage(
-            stream_name=call.params["stream"],
+            stream_name=request.params["stream"],
             message_id=body.message_id,
             arguments=arguments(body.input, "input"),
-            **addressed(call, None),
+            **addressed(request, None),
         )
     )
     told = {"stream_name": done.stream_name, "message_id": done.message_id, "position": done.position}
-    return HttpResponse(accepted(call, done.command, None) | told | {"duplicate": done.command.repeated}, 202)
+    return HttpResponse(accepted(request, done.command, None) | told | {"duplicate": done.command.repeated}, 202)
 
 
-async def signal_with_start(server: Server, call: HttpRequest) -> HttpResponse:
-    return await signalled_with_start(server, call, call.decode(SignalWithStartBody), call.params["workflow_id"])
+async def signal_with_start(server: Server, request: HttpRequest) -> HttpResponse:
+    return await signalled_with_start(
+        server, request, request.decode(SignalWithStartBody), request.params["workflow_id"]
+    )
 
 
 async def signalled_with_start(
-    server: Server, call: HttpRequest, body: SignalWithStartBody, workflow_id: str
+    server: Server, request: HttpRequest, body: SignalWithStartBody, workflow_id: str
 ) -> HttpResponse:
     """Signal a workflow, which is started if it does not run, and answer how that went."""
-    start = start_request(server, call, body, workflow_id)
+    start = start_request(server, request, body, workflow_id)
     done = await server.api.call(
         tell.SignalWithStart(
             start=start,
-            signal_name=call.params["name"],
+            signal_name=request.params["name"],
             arguments=arguments(body.signal_input, "signal_input"),
-            request_id=call.headers.get("x-request-id"),
+            request_id=request.headers.get("x-request-id"),
         )
     )
-    answer = accepted(call, done.signalled, None) | {"signal_name": call.params["name"]}
+    answer = accepted(request, done.signalled, None) | {"signal_name": request.params["name"]}
     if done.started is not None:
         answer |= {
             "run_id": done.started.run_id,
@@ -142,11 +148,11 @@ async def signalled_with_start(
     return HttpResponse(answer, 202)
 
 
-async def update(server: Server, call: HttpRequest) -> HttpResponse:
-    return await update_with(server, call, call.decode(UpdateWorkflowBody))
+async def update(server: Server, request: HttpRequest) -> HttpResponse:
+    return await update_with(server, request, request.decode(UpdateWorkflowBody))
 
 
-async def update_with(server: Server, call: HttpRequest, body: UpdateWorkflowBody) -> HttpResponse:
+async def update_with(server: Server, request: HttpRequest, body: UpdateWorkflowBody) -> HttpResponse:
     """Send an update, wait as long as the body says, and answer where it stands."""
     if body.wait_policy is not None:
         raise invalid("wait_policy", "wait_policy is now called wait_for")
@@ -158,39 +164,39 @@ async def update_with(server: Server, call: HttpRequest, body: UpdateWorkflowBod
     seconds = budget if wanted is None else min(wanted, MAX_WAIT)
     status = await server.api.call(
         tell.UpdateWorkflow(
-            update_name=call.params["name"],
+            update_name=request.params["name"],
             arguments=positional,
             named=named,
             wait_for="completed" if body.wait_for == "completed" else "accepted",
             wait_seconds=seconds,
-            **addressed(call, body.request_id),
+            **addressed(request, body.request_id),
         )
     )
     answer: dict[str, Any] = {}
     if status.command is not None:
-        answer = accepted(call, status.command, body.request_id, operation="update")
+        answer = accepted(request, status.command, body.request_id, operation="update")
     return updated(status, answer | {"wait_for": body.wait_for})
 
 
-async def get_update(server: Server, call: HttpRequest) -> HttpResponse:
+async def get_update(server: Server, request: HttpRequest) -> HttpResponse:
     """Where an update stands. A run in the path must be the one that accepted it, or one that it went on with."""
-    if "run_id" in call.params:
-        await _of_run(server, call)
-    seconds = min(float(call.integer("wait_timeout_seconds", 0, 0, 60)), MAX_WAIT)
+    if "run_id" in request.params:
+        await _of_run(server, request)
+    seconds = min(float(request.integer("wait_timeout_seconds", 0, 0, 60)), MAX_WAIT)
     status = await server.api.call(
         tell.GetUpdate(
-            workflow_id=call.params["workflow_id"],
-            namespace=call.namespace,
-            update_id=call.params["update_id"],
+            workflow_id=request.params["workflow_id"],
+            namespace=request.namespace,
+            update_id=request.params["update_id"],
             wait_seconds=seconds,
         )
     )
     return updated(status, {"workflow_id": status.workflow_id, "run_id": status.run_id, "wait_for": "status"})
 
 
-async def _of_run(server: Server, call: HttpRequest) -> None:
-    row = await found_run(server, call)
-    update_id = call.params["update_id"]
+async def _of_run(server: Server, request: HttpRequest) -> None:
+    row = await found_run(server, request)
+    update_id = request.params["update_id"]
     if run_of(update_id) == row.run_id:
         return
     # An update that was waiting when its run continued as new is accepted again, under its id, in the next one.
@@ -231,64 +237,64 @@ def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> HttpResponse:
     return HttpResponse(answer, 422)
 
 
-async def cancel(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CommandBody)
-    done = await server.api.call(tell.CancelWorkflow(reason=body.reason, **addressed(call, body.request_id)))
-    return accepted(call, done, body.request_id) | {"reason": body.reason}
+async def cancel(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CommandBody)
+    done = await server.api.call(tell.CancelWorkflow(reason=body.reason, **addressed(request, body.request_id)))
+    return accepted(request, done, body.request_id) | {"reason": body.reason}
 
 
-async def terminate(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CommandBody)
-    done = await server.api.call(tell.TerminateWorkflow(reason=body.reason, **addressed(call, body.request_id)))
-    return accepted(call, done, body.request_id) | {"reason": body.reason}
+async def terminate(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CommandBody)
+    done = await server.api.call(tell.TerminateWorkflow(reason=body.reason, **addressed(request, body.request_id)))
+    return accepted(request, done, body.request_id) | {"reason": body.reason}
 
 
-async def pause(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CommandBody)
-    done = await server.api.call(tell.PauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
-    return accepted(call, done, body.request_id)
+async def pause(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CommandBody)
+    done = await server.api.call(tell.PauseWorkflow(reason=body.reason, **addressed(request, body.request_id)))
+    return accepted(request, done, body.request_id)
 
 
-async def unpause(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CommandBody)
-    done = await server.api.call(tell.UnpauseWorkflow(reason=body.reason, **addressed(call, body.request_id)))
-    return accepted(call, done, body.request_id)
+async def unpause(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CommandBody)
+    done = await server.api.call(tell.UnpauseWorkflow(reason=body.reason, **addressed(request, body.request_id)))
+    return accepted(request, done, body.request_id)
 
 
-async def archive(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CommandBody)
-    done = await server.api.call(tell.ArchiveWorkflow(reason=body.reason, **addressed(call, body.request_id)))
-    return accepted(call, done, body.request_id) | {"reason": body.reason}
+async def archive(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CommandBody)
+    done = await server.api.call(tell.ArchiveWorkflow(reason=body.reason, **addressed(request, body.request_id)))
+    return accepted(request, done, body.request_id) | {"reason": body.reason}
 
 
-async def repair(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CommandBody)
+async def repair(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CommandBody)
     try:
-        done = await server.api.call(tell.RepairWorkflow(**addressed(call, body.request_id)))
+        done = await server.api.call(tell.RepairWorkflow(**addressed(request, body.request_id)))
     except HistoryDamaged as damage:
         # There is nothing that it could be repaired from, and no history to record that in.
         return {
-            "workflow_id": call.params["workflow_id"],
-            "namespace": call.namespace,
+            "workflow_id": request.params["workflow_id"],
+            "namespace": request.namespace,
             "outcome": "repair_not_needed",
             "repair_blocked_reason": "unsupported_history",
             "message": str(damage),
         }
     work: dict[str, Any] = {} if done.work is None else msgspec.to_builtins(done.work)
-    return accepted(call, done.command, body.request_id) | work
+    return accepted(request, done.command, body.request_id) | work
 
 
-def accepted(call: HttpRequest, done: CommandReply, request_id: str | None, operation: str = "") -> dict[str, Any]:
+def accepted(request: HttpRequest, done: CommandReply, request_id: str | None, operation: str = "") -> dict[str, Any]:
     """The receipt of a command; a rejected one is raised with it."""
     receipt: dict[str, Any] = {
         "workflow_id": done.workflow_id,
         "run_id": done.run_id,
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "command_id": done.command_id,
         "command_sequence": done.command_sequence,
         "command_status": "accepted" if done.accepted else "rejected",
         "command_source": "http",
-        "target_scope": "run" if "run_id" in call.params else "instance",
+        "target_scope": "run" if "run_id" in request.params else "instance",
         "outcome": done.outcome,
         "request_id": request_id,
         "retained": done.repeated,

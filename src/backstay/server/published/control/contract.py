@@ -66,13 +66,13 @@ _PROJECTED = [
 ]
 
 
-def control_plane(operation: str, call: HttpRequest, body: Mapping[str, Any]) -> dict[str, Any]:
+def control_plane(operation: str, request: HttpRequest, body: Mapping[str, Any]) -> dict[str, Any]:
     required, success = _FIELDS.get(operation, _COMMAND)
     answer: dict[str, Any] = {
         "schema": "durable-workflow.v2.control-plane-response",
         "version": 1,
         "operation": operation,
-        "workflow_id": call.params.get("workflow_id") or body.get("workflow_id"),
+        "workflow_id": request.params.get("workflow_id") or body.get("workflow_id"),
         "contract": {
             "schema": "durable-workflow.v2.control-plane-response.contract",
             "version": 1,
@@ -84,11 +84,11 @@ def control_plane(operation: str, call: HttpRequest, body: Mapping[str, Any]) ->
     }
     name_field = _NAMED.get(operation)
     if name_field is not None:
-        answer["operation_name"] = call.params.get("name")
+        answer["operation_name"] = request.params.get("name")
         answer["operation_name_field"] = name_field
     for name in _PROJECTED:
         if name in body:
             answer[name] = body[name]
-    if "run_id" in call.params:
-        answer.setdefault("run_id", call.params["run_id"])
+    if "run_id" in request.params:
+        answer.setdefault("run_id", request.params["run_id"])
     return answer

@@ -20,26 +20,26 @@ from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def current(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def current(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The current run of an instance."""
     try:
-        found, history = await look(server, call)
+        found, history = await look(server, request)
         if found.run is None:
             raise HttpError(409, "instance_not_started", f"workflow {found.workflow_id!r} has no run yet")
         return await _detail(server, found, history, found.run)
     except HistoryDamaged as damage:
-        asked = ask.ListWorkflows(workflow_id=call.params["workflow_id"], namespace=call.namespace, limit=1)
+        asked = ask.ListWorkflows(workflow_id=request.params["workflow_id"], namespace=request.namespace, limit=1)
         rows = await server.api.call(asked)
         if not rows:
             raise
         return await damaged_detail(server, rows[0], damage)
 
 
-async def of_run(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Any run of an instance."""
-    row = await found_run(server, call)
+    row = await found_run(server, request)
     try:
-        return await _detail(server, *await look(server, call), row)
+        return await _detail(server, *await look(server, request), row)
     except HistoryDamaged as damage:
         return await damaged_detail(server, row, damage)
 

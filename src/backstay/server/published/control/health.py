@@ -12,7 +12,7 @@ from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def health(server: Server, call: HttpRequest) -> HttpResponse:
+async def health(server: Server, request: HttpRequest) -> HttpResponse:
     """Whether this process serves. It does while its database can commit."""
     down = server.engine.down
     checks = {"database": "ok" if down is None else "unavailable"}
@@ -20,7 +20,7 @@ async def health(server: Server, call: HttpRequest) -> HttpResponse:
     return HttpResponse(body) if down is None else HttpResponse(body | {"status": "degraded"}, 503)
 
 
-async def ready(server: Server, call: HttpRequest) -> HttpResponse:
+async def ready(server: Server, request: HttpRequest) -> HttpResponse:
     """Whether to send traffic here: a server that drains, or waits for the engine lock, wants none."""
     checks = {
         "database": "ok" if server.engine.down is None else "unavailable",
@@ -32,9 +32,9 @@ async def ready(server: Server, call: HttpRequest) -> HttpResponse:
     return HttpResponse(body, 200 if good else 503)
 
 
-async def system_health(server: Server, call: HttpRequest) -> HttpResponse:
+async def system_health(server: Server, request: HttpRequest) -> HttpResponse:
     """Findings about this namespace, worst first."""
-    metrics = await server.observer.metrics(call.namespace)
+    metrics = await server.observer.metrics(request.namespace)
     findings: list[dict[str, Any]] = []
     if server.engine.down is not None:
         findings.append({"severity": "error", "code": "database_unavailable", "message": str(server.engine.down)})

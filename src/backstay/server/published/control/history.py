@@ -25,14 +25,14 @@ IN_MEMORY = 1 << 20  # bytes of an export
 PART = 64 << 10
 
 
-async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
-    row = await found_run(server, call)
-    size = call.integer("page_size", 100, 1, 1000)
-    token = call.query.get("next_page_token") or None
+async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
+    row = await found_run(server, request)
+    size = request.integer("page_size", 100, 1, 1000)
+    token = request.query.get("next_page_token") or None
     after = after_token(token, "next_page_token")
     events = await server.engine.store.history(row.key, after, size + 1)
-    if not events and row.closed_at is None and call.flag("wait_new_event"):
-        events = await _news(server, call, row.key, after, size + 1)
+    if not events and row.closed_at is None and request.flag("wait_new_event"):
+        events = await _news(server, request, row.key, after, size + 1)
     page = events[:size]
     return {
         "workflow_id": row.workflow_id,
@@ -43,11 +43,11 @@ async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def _news(server: Server, call: HttpRequest, run: int, after: int, limit: int) -> list[Recorded]:
+async def _news(server: Server, request: HttpRequest, run: int, after: int, limit: int) -> list[Recorded]:
     """Held until the run has something to tell, it closes, or the caller's patience is over."""
     world = server.engine.world
     deadline = world.ticks() + HOLD
-    async with watching(server, call):
+    async with watching(server, request):
         while not server.draining and world.ticks() < deadline:
             events = await server.engine.store.history(run, after, limit)
             if events:
@@ -58,9 +58,9 @@ async def _news(server: Server, call: HttpRequest, run: int, after: int, limit: 
     return []
 
 
-async def export(server: Server, call: HttpRequest) -> HttpResponse:
+async def export(server: Server, request: HttpRequest) -> HttpResponse:
     """The whole run as one verifiable file. Sent as it was summed up, byte for byte."""
-    row = await found_run(server, call)
+    row = await found_run(server, request)
     asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
     # A long one waits on disk for a caller who reads slowly.
     file = SpooledTemporaryFile[bytes](IN_MEMORY)

@@ -40,22 +40,22 @@ class TimeoutBody(Struct, frozen=True, kw_only=True):
     limit: Limit = SCAN
 
 
-async def repair_status(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def repair_status(server: Server, request: HttpRequest) -> dict[str, Any]:
     """What a repair pass would look at."""
-    found = await repair.candidates(server, call.namespace)
+    found = await repair.candidates(server, request.namespace)
     return {
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "policy": repair.policy(server.settings),
         "candidates": repair.pressure(found, server.settings.task_repair_scan_limit, server.now),
     }
 
 
-async def repair_pass(server: Server, call: HttpRequest) -> HttpResponse:
+async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
     """Look at the candidates now, or at the named runs and instance: expected minus actual, for each.
 
     With a `sweep_owner` all namespaces are swept as well, and a wake marker with this name is left.
     """
-    body = call.decode(RepairBody)
+    body = request.decode(RepairBody)
     if not server.engine.holder:
         raise HttpError(
             503,
@@ -64,10 +64,10 @@ async def repair_pass(server: Server, call: HttpRequest) -> HttpResponse:
             retryable=True,
             retry_after_seconds=1,
         )
-    found = await repair.candidates(server, call.namespace)
+    found = await repair.candidates(server, request.namespace)
     failures: list[dict[str, Any]] = []
     if body.run_ids is not None or body.instance_id is not None:
-        named = await _named(server, call.namespace, body, failures)
+        named = await _named(server, request.namespace, body, failures)
         lost = {candidate.workflow for candidate in found.missing}
         missing = [key for key in named if key in lost]
         existing = [key for key in named if key not in lost]
@@ -82,7 +82,7 @@ async def repair_pass(server: Server, call: HttpRequest) -> HttpResponse:
         server.sweep_policy.swept(body.sweep_owner)
     return HttpResponse(
         {
-            "namespace": call.namespace,
+            "namespace": request.namespace,
             "throttled": False,
             "selected_existing_task_candidates": len(existing),
             "selected_missing_task_candidates": len(missing),
@@ -115,14 +115,14 @@ async def _named(server: Server, namespace: str, body: RepairBody, failures: lis
     return list(dict.fromkeys(keys))
 
 
-async def retention_status(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def retention_status(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Which closed runs are older than this namespace keeps them."""
-    found = await server.retention.expired(call.namespace, SCAN)
-    kept = server.namespaces.get(call.namespace)
+    found = await server.retention.expired(request.namespace, SCAN)
+    kept = server.namespaces.get(request.namespace)
     return {
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "retention_days": None if kept is None else kept.retention_days,
-        "cutoff": iso(server.retention.cutoff(call.namespace)),
+        "cutoff": iso(server.retention.cutoff(request.namespace)),
         "archive": server.settings.retention_archive is not None,
         "expired_run_count": len(found),
         "expired_run_ids": [row.run_id for row in found],
@@ -131,13 +131,13 @@ async def retention_status(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def retention_pass(server: Server, call: HttpRequest) -> HttpResponse:
+async def retention_pass(server: Server, request: HttpRequest) -> HttpResponse:
     """Remove them now, or those of them that are named."""
-    body = call.decode(RetentionBody)
-    runs, results = await _expired(server, call.namespace, body)
-    results += await server.retention.sweep(call.namespace, runs)
-    await server.retention.expire_streams(call.namespace)
-    return _counted(call.namespace, results, "pruned")
+    body = request.decode(RetentionBody)
+    runs, results = await _expired(server, request.namespace, body)
+    results += await server.retention.sweep(request.namespace, runs)
+    await server.retention.expire_streams(request.namespace)
+    return _counted(request.namespace, results, "pruned")
 
 
 async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple[list[RunRow], list[dict[str, Any]]]:
@@ -154,11 +154,11 @@ async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple
     return runs, unknown
 
 
-async def timeout_status(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def timeout_status(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Activities whose time is over and that were not told yet: none, while the engine is awake."""
-    found = await _overdue(server, call.namespace, SCAN)
+    found = await _overdue(server, request.namespace, SCAN)
     return {
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "expired_count": len(found),
         "expired_execution_ids": list(found),
         "scan_limit": SCAN,
@@ -166,20 +166,20 @@ async def timeout_status(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def timeout_pass(server: Server, call: HttpRequest) -> HttpResponse:
+async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
     """Wake the workflows of these activities now."""
-    body = call.decode(TimeoutBody)
-    found = await _overdue(server, call.namespace, body.limit)
+    body = request.decode(TimeoutBody)
+    found = await _overdue(server, request.namespace, body.limit)
     results: list[dict[str, Any]] = []
     for id in body.execution_ids if body.execution_ids is not None else list(found):
         if id in found:
             server.engine.submit(found[id], Due())
             results.append({"execution_id": id, "outcome": "enforced", "has_retry": None})
         else:
-            known = await server.engine.store.locate(call.namespace, run_of(id))
+            known = await server.engine.store.locate(request.namespace, run_of(id))
             reason = "execution_not_found" if known is None else "not_expired"
             results.append({"execution_id": id, "outcome": "skipped", "reason": reason})
-    return _counted(call.namespace, results, "enforced")
+    return _counted(request.namespace, results, "enforced")
 
 
 async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]:

@@ -32,15 +32,15 @@ class UpdateNamespaceBody(Struct, frozen=True, kw_only=True):
     retention_days: Days | UnsetType = UNSET
 
 
-async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
-    found = [namespace for namespace in server.namespaces.all() if call.bound in (None, namespace.name)]
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+    found = [namespace for namespace in server.namespaces.all() if request.bound in (None, namespace.name)]
     return {"namespaces": [_shown(namespace) for namespace in found]}
 
 
-async def create(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(CreateNamespaceBody)
+async def create(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(CreateNamespaceBody)
     name = checked_name(body.name)
-    require_namespace(name, call.bound)
+    require_namespace(name, request.bound)
     if server.namespaces.get(name) is not None:
         raise HttpError(409, "namespace_already_exists", f"there is a namespace {name!r} already", namespace=name)
     namespace = Namespace(
@@ -54,13 +54,13 @@ async def create(server: Server, call: HttpRequest) -> HttpResponse:
     return HttpResponse(_shown(namespace), 201)
 
 
-async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return _shown(_named(server, call))
+async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+    return _shown(_named(server, request))
 
 
-async def update(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(UpdateNamespaceBody)
-    before = _named(server, call)
+async def update(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(UpdateNamespaceBody)
+    before = _named(server, request)
     after = replace(
         before,
         description=before.description if body.description is UNSET else body.description,
@@ -71,8 +71,8 @@ async def update(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _shown(after)
 
 
-async def remove(server: Server, call: HttpRequest) -> dict[str, Any]:
-    namespace = _named(server, call)
+async def remove(server: Server, request: HttpRequest) -> dict[str, Any]:
+    namespace = _named(server, request)
     if namespace.name == server.namespaces.default:
         raise HttpError(
             409, "namespace_is_default", "the default namespace cannot be deleted", namespace=namespace.name
@@ -95,8 +95,8 @@ async def remove(server: Server, call: HttpRequest) -> dict[str, Any]:
     return {"name": namespace.name, "status": "deleted", "deleted": {}}
 
 
-def _named(server: Server, call: HttpRequest) -> Namespace:
-    name = call.params["namespace"].lower()
+def _named(server: Server, request: HttpRequest) -> Namespace:
+    name = request.params["namespace"].lower()
     server.namespaces.check(name)
     found = server.namespaces.get(name)
     assert found is not None, "checked just now"

@@ -13,14 +13,14 @@ from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def query(server: Server, call: HttpRequest) -> dict[str, Any]:
-    positional, named = given(call.decode(SignalBody))
+async def query(server: Server, request: HttpRequest) -> dict[str, Any]:
+    positional, named = given(request.decode(SignalBody))
     found = await server.api.call(
         tell.QueryWorkflow(
-            workflow_id=call.params["workflow_id"],
-            namespace=call.namespace,
-            run_id=call.params.get("run_id"),
-            query_name=call.params["name"],
+            workflow_id=request.params["workflow_id"],
+            namespace=request.namespace,
+            run_id=request.params.get("run_id"),
+            query_name=request.params["name"],
             arguments=positional,
             named=named,
         )

@@ -57,20 +57,20 @@ class ViewBody(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
 
 
-async def flows(server: Server, call: HttpRequest) -> dict[str, Any]:
-    bucket = call.params["bucket"]
+async def flows(server: Server, request: HttpRequest) -> dict[str, Any]:
+    bucket = request.params["bucket"]
     if bucket not in LISTS:
         raise invalid("bucket", f"bucket must be one of {', '.join(LISTS)}, not {bucket!r}")
-    view = _view(server, call)
-    applied = _asked(call).over(Filters() if view is None else Filters(fields=view.filters, labels=view.labels))
-    token = call.query.get("next_page_token") or None
+    view = _view(server, request)
+    applied = _asked(request).over(Filters() if view is None else Filters(fields=view.filters, labels=view.labels))
+    token = request.query.get("next_page_token") or None
     before = after_token(token, "next_page_token") if token else None
-    size = call.integer("page_size", 50, 1, 200)
-    found, last = await _page(server, call.namespace, LISTS[bucket], applied, before, size)
+    size = request.integer("page_size", 50, 1, 200)
+    found, last = await _page(server, request.namespace, LISTS[bucket], applied, before, size)
     return {
         "flows": found,
         "flow_count": len(found),
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "next_page_token": None if last is None else page_token(last),
         "visibility_filters": {
             "version": VERSION,
@@ -82,10 +82,10 @@ async def flows(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _asked(call: HttpRequest) -> Filters:
+def _asked(request: HttpRequest) -> Filters:
     labels: dict[str, str] = {}
     fields: dict[str, Any] = {}
-    for name, value in call.query.items():
+    for name, value in request.query.items():
         named = _LABEL.fullmatch(name)
         if named is not None:
             labels[named[1]] = value
@@ -94,11 +94,11 @@ def _asked(call: HttpRequest) -> Filters:
     return Filters(fields=checked(fields), labels=labels)
 
 
-def _view(server: Server, call: HttpRequest) -> SavedView | None:
-    id = call.query.get("view")
+def _view(server: Server, request: HttpRequest) -> SavedView | None:
+    id = request.query.get("view")
     if not id:
         return None
-    found = SYSTEM.get(id) or server.saved_views.get(call.namespace, id)
+    found = SYSTEM.get(id) or server.saved_views.get(request.namespace, id)
     if found is None:
         raise HttpError(404, "saved_view_not_found", f"there is no saved view {id!r}", view=id, field="view")
     supported(found.version)
@@ -201,14 +201,14 @@ _ENDED: dict[str, Any] = {
 _RESUME = ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
 
 
-async def views(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def views(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Those of the server, and those that were saved in this namespace."""
-    own = sorted((view for _, view in server.saved_views.of(call.namespace)), key=lambda view: view.name)
-    return {"saved_views": [view.shown() for view in (*SYSTEM.values(), *own)], "namespace": call.namespace}
+    own = sorted((view for _, view in server.saved_views.of(request.namespace)), key=lambda view: view.name)
+    return {"saved_views": [view.shown() for view in (*SYSTEM.values(), *own)], "namespace": request.namespace}
 
 
-async def save(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(ViewBody)
+async def save(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(ViewBody)
     supported(body.version)
     if body.bucket not in BUCKETS:
         raise invalid("bucket", f"bucket must be one of {', '.join(BUCKETS)}, not {body.bucket!r}")
@@ -220,15 +220,15 @@ async def save(server: Server, call: HttpRequest) -> HttpResponse:
         filters=checked(dict(body.filters)),
         labels=body.labels,
     )
-    await server.saved_views.put(call.namespace, view.id, view)
+    await server.saved_views.put(request.namespace, view.id, view)
     return HttpResponse(view.shown(), 201)
 
 
-async def forget(server: Server, call: HttpRequest) -> dict[str, Any]:
-    id = call.params["view_id"]
-    if server.saved_views.get(call.namespace, id) is None:
+async def forget(server: Server, request: HttpRequest) -> dict[str, Any]:
+    id = request.params["view_id"]
+    if server.saved_views.get(request.namespace, id) is None:
         raise HttpError(404, "saved_view_not_found", f"there is no saved view {id!r} to remove", view=id)
-    await server.saved_views.remove(call.namespace, id)
+    await server.saved_views.remove(request.namespace, id)
     return {"id": id, "removed": True}
 
 

@@ -52,37 +52,37 @@ class PageToken(NamedTuple):
 _decode_token = msgspec.json.Decoder(tuple[str, str, int, str]).decode
 
 
-async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Schedules, newest first; deleted ones only by that status."""
-    unknown = sorted(set(call.query) - _KNOWN)
+    unknown = sorted(set(request.query) - _KNOWN)
     if unknown:
         message = f"{unknown[0]!r} is no filter of this list; {', '.join(_FILTERS)} are"
         raise invalid(unknown[0], message, "unsupported_schedule_list_filter")
-    size = call.integer("page_size", ask.PAGE, 1, ask.PAGE_MAX)
+    size = request.integer("page_size", ask.PAGE, 1, ask.PAGE_MAX)
     wanted: dict[str, Any] = {"search": {}}
-    for field, literal in _terms(server, call):
+    for field, literal in _terms(server, request):
         _add(wanted, field, literal)
     for name in ("status", "workflow_type"):
-        if call.query.get(name):
-            _add(wanted, name, call.query[name], by=name)
+        if request.query.get(name):
+            _add(wanted, name, request.query[name], by=name)
     if wanted.get("status") not in (None, *STATUSES):
         raise invalid("status", f"status is one of {', '.join(STATUSES)}, not {wanted['status']!r}")
-    token = _token(call)
+    token = _token(request)
     page = ask.SchedulePage(schedules=[])
     if not wanted.pop("contradiction", False):
         page = await server.api.call(
             ask.ListSchedules(
-                namespace=call.namespace,
+                namespace=request.namespace,
                 after=None if token is None else (token.created_at, token.schedule_id),
                 limit=size,
                 **wanted,
             )
         )
     return {
-        "schedules": [listed(schedule, call.namespace) for schedule in page.schedules],
+        "schedules": [listed(schedule, request.namespace) for schedule in page.schedules],
         "schedule_count": len(page.schedules),
-        "next_page_token": _page_token(call, page.schedules[-1]) if page.more else None,
-        "namespace": call.namespace,
+        "next_page_token": _page_token(request, page.schedules[-1]) if page.more else None,
+        "namespace": request.namespace,
     }
 
 
@@ -96,8 +96,8 @@ def _add(wanted: dict[str, Any], field: str, literal: str | float | bool, *, by:
     place.setdefault(key, literal)
 
 
-def _terms(server: Server, call: HttpRequest) -> list[tuple[str, Any]]:
-    text = call.query.get("query") or ""
+def _terms(server: Server, request: HttpRequest) -> list[tuple[str, Any]]:
+    text = request.query.get("query") or ""
     found: list[tuple[str, Any]] = []
     at = 0
     while text.strip() and at < len(text):
@@ -105,7 +105,7 @@ def _terms(server: Server, call: HttpRequest) -> list[tuple[str, Any]]:
         if term is None:
             raise invalid("query", f"cannot read {text[at : at + 60]!r}; write Field = 'value' AND ...", _INVALID)
         field = term["field"]
-        if field not in _FIELDS and server.attributes.get(call.namespace, field) is None:
+        if field not in _FIELDS and server.attributes.get(request.namespace, field) is None:
             message = f"there is no field {field!r}; {', '.join(_FIELDS)} and registered search attributes are"
             raise invalid("query", message, "unsupported_schedule_visibility_field")
         if term["operator"] != "=":
@@ -143,18 +143,18 @@ def _literal(written: str, *, text: bool) -> str | float | bool:
 # -- pages
 
 
-def _filters(call: HttpRequest) -> str:
-    asked = [call.query.get(name) or "" for name in _FILTERS]
+def _filters(request: HttpRequest) -> str:
+    asked = [request.query.get(name) or "" for name in _FILTERS]
     return sha256(msgspec.json.encode(asked)).hexdigest()[:16]
 
 
-def _page_token(call: HttpRequest, last: Schedule) -> str:
-    token = PageToken(call.namespace, _filters(call), last.created_at, last.schedule_id)
+def _page_token(request: HttpRequest, last: Schedule) -> str:
+    token = PageToken(request.namespace, _filters(request), last.created_at, last.schedule_id)
     return urlsafe_b64encode(msgspec.json.encode(token)).decode()
 
 
-def _token(call: HttpRequest) -> PageToken | None:
-    text = call.query.get("next_page_token")
+def _token(request: HttpRequest) -> PageToken | None:
+    text = request.query.get("next_page_token")
     if not text:
         return None
     try:
@@ -162,10 +162,10 @@ def _token(call: HttpRequest) -> PageToken | None:
         cursor = {"created_at": iso(token.created_at), "schedule_id": token.schedule_id}
     except (ValueError, OverflowError, msgspec.MsgspecError):
         raise _refused(400, "malformed_schedule_page_token", "this is no token of a page; begin without one") from None
-    if token.namespace != call.namespace:
+    if token.namespace != request.namespace:
         message = "this token belongs to a list of another namespace"
         raise _refused(403, "schedule_page_token_namespace_mismatch", message)
-    if token.filters != _filters(call):
+    if token.filters != _filters(request):
         message = "this token belongs to a list with other filters; begin again without one"
         raise _refused(409, "schedule_page_token_filter_mismatch", message, last_safe_cursor=cursor)
     return token

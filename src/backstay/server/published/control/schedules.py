@@ -98,16 +98,16 @@ class BackfillBody(Struct, frozen=True, kw_only=True):
     overlap_policy: Overlap | None = None
 
 
-async def create(server: Server, call: HttpRequest) -> HttpResponse:
+async def create(server: Server, request: HttpRequest) -> HttpResponse:
     """Create a schedule; without an id one is made."""
-    body = call.decode(CreateScheduleBody)
+    body = request.decode(CreateScheduleBody)
     reply = await server.api.call(
         ask.CreateSchedule(
             schedule_id=body.schedule_id,
-            namespace=call.namespace,
-            plan=SchedulePlan(**_changes(body, call.namespace)),
+            namespace=request.namespace,
+            plan=SchedulePlan(**_changes(body, request.namespace)),
             paused=body.paused,
-            request_id=call.headers.get("x-request-id"),
+            request_id=request.headers.get("x-request-id"),
             source="http",
         )
     )
@@ -115,7 +115,7 @@ async def create(server: Server, call: HttpRequest) -> HttpResponse:
         {
             "schedule_id": reply.schedule_id,
             "outcome": reply.outcome,
-            "namespace": call.namespace,
+            "namespace": request.namespace,
             "status": reply.status,
             "created_at": iso(reply.at),
         },
@@ -123,37 +123,37 @@ async def create(server: Server, call: HttpRequest) -> HttpResponse:
     )
 
 
-async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
     """What a schedule is right now."""
     found = await server.api.call(
-        ask.DescribeSchedule(schedule_id=call.params["schedule_id"], namespace=call.namespace)
+        ask.DescribeSchedule(schedule_id=request.params["schedule_id"], namespace=request.namespace)
     )
-    return listed(found, call.namespace)
+    return listed(found, request.namespace)
 
 
-async def update(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def update(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Change some of what a schedule is; the rest stays."""
-    changes = _changes(call.decode(UpdateScheduleBody), call.namespace)
-    reply = await server.api.call(ask.UpdateSchedule(**_to(call), changes=changes))
+    changes = _changes(request.decode(UpdateScheduleBody), request.namespace)
+    reply = await server.api.call(ask.UpdateSchedule(**_to(request), changes=changes))
     return _outcome(reply) | {"updated_at": iso(reply.at)}
 
 
-async def pause(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def pause(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Fire no more until it is resumed."""
-    reply = await server.api.call(ask.PauseSchedule(**_to(call), note=call.decode(NoteBody).note))
+    reply = await server.api.call(ask.PauseSchedule(**_to(request), note=request.decode(NoteBody).note))
     return _outcome(reply) | {"paused": True, "note": reply.note}
 
 
-async def resume(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def resume(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Fire again, from now on."""
-    reply = await server.api.call(ask.ResumeSchedule(**_to(call), note=call.decode(NoteBody).note))
+    reply = await server.api.call(ask.ResumeSchedule(**_to(request), note=request.decode(NoteBody).note))
     return _outcome(reply) | {"paused": False, "note": reply.note}
 
 
-async def trigger(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def trigger(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Fire once, now."""
-    policy = call.decode(TriggerBody).overlap_policy
-    reply = await server.api.call(ask.TriggerSchedule(**_to(call), overlap_policy=policy))
+    policy = request.decode(TriggerBody).overlap_policy
+    reply = await server.api.call(ask.TriggerSchedule(**_to(request), overlap_policy=policy))
     (fired,) = reply.fired
     return _outcome(reply) | {
         "workflow_id": fired.workflow_id,
@@ -163,12 +163,12 @@ async def trigger(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def backfill(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def backfill(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Fire for every occurrence from start_time on and before end_time."""
-    body = call.decode(BackfillBody)
+    body = request.decode(BackfillBody)
     reply = await server.api.call(
         ask.BackfillSchedule(
-            **_to(call),
+            **_to(request),
             start=_moment(body.start_time, "start_time"),
             end=_moment(body.end_time, "end_time"),
             overlap_policy=body.overlap_policy,
@@ -178,31 +178,31 @@ async def backfill(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _outcome(reply) | {"fires_attempted": len(results), "results": results}
 
 
-async def delete(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def delete(server: Server, request: HttpRequest) -> dict[str, Any]:
     """End a schedule; what it has started goes on, and its history stays."""
-    reply = await server.api.call(ask.DeleteSchedule(**_to(call)))
+    reply = await server.api.call(ask.DeleteSchedule(**_to(request)))
     return _outcome(reply) | {"deleted_at": iso(reply.at)}
 
 
-async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
     """What has happened to a schedule, after it was deleted too."""
-    text = call.query.get("after_sequence") or "0"
+    text = request.query.get("after_sequence") or "0"
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise invalid(
             "after_sequence", f"after_sequence is a whole number from 0 on, not {text!r}", "invalid_after_sequence"
         )
-    schedule_id = call.params["schedule_id"]
+    schedule_id = request.params["schedule_id"]
     found = await server.api.call(
         ask.GetScheduleHistory(
             schedule_id=schedule_id,
-            namespace=call.namespace,
+            namespace=request.namespace,
             after=int(text),
-            limit=call.integer("limit", ask.HISTORY_PAGE, 1, ask.HISTORY_PAGE_MAX),
+            limit=request.integer("limit", ask.HISTORY_PAGE, 1, ask.HISTORY_PAGE_MAX),
         )
     )
     return {
         "schedule_id": schedule_id,
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "events": [_event(event) for event in found.events],
         "has_more": found.more,
         "next_cursor": found.events[-1].sequence if found.more else None,
@@ -251,11 +251,11 @@ def _action(body: ActionBody, namespace: str) -> Action:
     )
 
 
-def _to(call: HttpRequest) -> dict[str, Any]:
+def _to(request: HttpRequest) -> dict[str, Any]:
     return {
-        "schedule_id": call.params["schedule_id"],
-        "namespace": call.namespace,
-        "request_id": call.headers.get("x-request-id"),
+        "schedule_id": request.params["schedule_id"],
+        "namespace": request.namespace,
+        "request_id": request.headers.get("x-request-id"),
         "source": "http",
     }
 

@@ -14,26 +14,26 @@ from backstay.server.sessions import TERMINAL
 STATUSES = ("active", *TERMINAL)
 
 
-async def sessions(server: Server, call: HttpRequest) -> dict[str, Any]:
-    status = call.query.get("status") or None
+async def sessions(server: Server, request: HttpRequest) -> dict[str, Any]:
+    status = request.query.get("status") or None
     if status is not None and status not in STATUSES:
         raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
-    queue = call.query.get("task_queue") or None
-    worker = call.query.get("worker_id") or None
+    queue = request.query.get("task_queue") or None
+    worker = request.query.get("worker_id") or None
     found = [
         server.sessions.view(session)
-        for session in server.sessions.of(call.namespace)
+        for session in server.sessions.of(request.namespace)
         if status in (None, server.sessions.status(session))
         and queue in (None, session.queue)
         and worker in (None, session.worker_id)
     ]
-    return {"namespace": call.namespace, "worker_sessions": found, "session_count": len(found)}
+    return {"namespace": request.namespace, "worker_sessions": found, "session_count": len(found)}
 
 
-async def session(server: Server, call: HttpRequest) -> dict[str, Any]:
-    found = server.sessions.get(call.namespace, call.params["session_id"])
+async def session(server: Server, request: HttpRequest) -> dict[str, Any]:
+    found = server.sessions.get(request.namespace, request.params["session_id"])
     if found is None:
-        raise HttpError(404, "session_not_found", f"there is no session {call.params['session_id']!r}")
+        raise HttpError(404, "session_not_found", f"there is no session {request.params['session_id']!r}")
     return server.sessions.view(found)
 
 

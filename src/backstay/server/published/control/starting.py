@@ -57,22 +57,22 @@ class ReserveBody(Struct, frozen=True, kw_only=True):
     workflow_id: str | None = None
 
 
-async def start(server: Server, call: HttpRequest) -> HttpResponse:
-    return await started(server, call, call.decode(StartBody))
+async def start(server: Server, request: HttpRequest) -> HttpResponse:
+    return await started(server, request, request.decode(StartBody))
 
 
-async def started(server: Server, call: HttpRequest, body: StartBody) -> HttpResponse:
+async def started(server: Server, request: HttpRequest, body: StartBody) -> HttpResponse:
     """Start a workflow, and answer how that went."""
-    request = start_request(server, call, body, body.workflow_id)
+    engine_request = start_request(server, request, body, body.workflow_id)
     try:
-        done = await server.api.call(request)
+        done = await server.api.call(engine_request)
     except Refused as refusal:
         if refusal.reason != "instance_already_started":
             raise
         raise HttpError(
             409,
             "instance_already_started",
-            f"workflow {request.workflow_id!r} has already been started; ids are used once",
+            f"workflow {engine_request.workflow_id!r} has already been started; ids are used once",
             outcome="rejected_duplicate",
             workflow_id=refusal.fields.get("workflow_id"),
             run_id=refusal.fields.get("run_id"),
@@ -82,7 +82,7 @@ async def started(server: Server, call: HttpRequest, body: StartBody) -> HttpRes
         "workflow_id": done.workflow_id,
         "run_id": done.run_id,
         "workflow_type": body.workflow_type,
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "task_queue": body.task_queue,
         "business_key": body.business_key,
         "payload_codec": CODEC,
@@ -94,8 +94,8 @@ async def started(server: Server, call: HttpRequest, body: StartBody) -> HttpRes
     return HttpResponse(answer, 201 if done.outcome == "started_new" else 200)
 
 
-def start_request(server: Server, call: HttpRequest, body: StartBody, workflow_id: str | None) -> ask.StartWorkflow:
-    _refuse_unsupported(call)
+def start_request(server: Server, request: HttpRequest, body: StartBody, workflow_id: str | None) -> ask.StartWorkflow:
+    _refuse_unsupported(request)
     if body.payload_codec not in (None, CODEC):
         raise invalid("payload_codec", f"the one payload codec is {CODEC!r}", "unsupported_payload_codec")
     policy = _POLICIES.get(body.duplicate_policy)
@@ -103,14 +103,14 @@ def start_request(server: Server, call: HttpRequest, body: StartBody, workflow_i
         raise invalid("duplicate_policy", f"{body.duplicate_policy!r} is no duplicate policy; use fail or use-existing")
     if workflow_id is not None:
         _check_id(workflow_id)
-    build = body.build_id or body.compatibility or server.rollouts.promoted(call.namespace, body.task_queue)
+    build = body.build_id or body.compatibility or server.rollouts.promoted(request.namespace, body.task_queue)
     return ask.StartWorkflow(
         workflow_type=body.workflow_type,
         workflow_id=workflow_id,
-        namespace=call.namespace,
+        namespace=request.namespace,
         arguments=arguments(body.input, "input"),
         routing=Routing(
-            namespace=call.namespace,
+            namespace=request.namespace,
             connection=body.connection,
             queue=body.task_queue,
             compatibility=build,
@@ -125,36 +125,36 @@ def start_request(server: Server, call: HttpRequest, body: StartBody, workflow_i
         execution_timeout_seconds=body.execution_timeout_seconds,
         run_timeout_seconds=body.run_timeout_seconds,
         duplicate_policy=policy,
-        definition=server.workers.definition(call.namespace, body.task_queue, body.workflow_type, build),
-        request_id=call.headers.get("x-request-id"),
+        definition=server.workers.definition(request.namespace, body.task_queue, body.workflow_type, build),
+        request_id=request.headers.get("x-request-id"),
         source="http",
     )
 
 
-def _refuse_unsupported(call: HttpRequest) -> None:
-    given = msgspec.json.decode(call.body or b"{}")
+def _refuse_unsupported(request: HttpRequest) -> None:
+    given = msgspec.json.decode(request.body or b"{}")
     for field in UNSUPPORTED_START_FIELDS:
         if field in given:
             raise invalid(field, f"{field} is not a field of a start; see the request contract in /api/cluster/info")
 
 
-async def reserve(server: Server, call: HttpRequest) -> HttpResponse:
+async def reserve(server: Server, request: HttpRequest) -> HttpResponse:
     """Make an instance id known, for one type, before its first run exists. Without an id one is made up."""
-    body = call.decode(ReserveBody)
+    body = request.decode(ReserveBody)
     if body.workflow_id is not None:
         _check_id(body.workflow_id)
     done = await server.api.call(
         ask.ReserveWorkflow(
             workflow_type=body.workflow_type,
             workflow_id=body.workflow_id or server.engine.world.ids.ulid(),
-            namespace=call.namespace,
+            namespace=request.namespace,
         )
     )
     outcome = "reserved" if done.reserved else "already_reserved" if done.run_id is None else "already_started"
     answer = {
         "workflow_id": done.workflow_id,
         "workflow_type": body.workflow_type,
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "run_id": done.run_id,
         "reserved": done.reserved,
         "outcome": outcome,

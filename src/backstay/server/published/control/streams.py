@@ -34,10 +34,10 @@ class CloseStreamBody(Struct, frozen=True, kw_only=True):
     retention_seconds: Annotated[int, Meta(ge=1, le=MOST)] | None = None
 
 
-async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The streams of a run, by name."""
-    workflow_id, run_id = call.params["workflow_id"], call.params["run_id"]
-    found = await server.api.call(ask.ListStreams(workflow_id=workflow_id, run_id=run_id, namespace=call.namespace))
+    workflow_id, run_id = request.params["workflow_id"], request.params["run_id"]
+    found = await server.api.call(ask.ListStreams(workflow_id=workflow_id, run_id=run_id, namespace=request.namespace))
     return {
         "workflow_id": workflow_id,
         "workflow_run_id": run_id,
@@ -45,25 +45,25 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return _about(await server.api.call(ask.DescribeStream(**_to(call))))
+async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+    return _about(await server.api.call(ask.DescribeStream(**_to(request))))
 
 
-async def read(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def read(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Items from an offset on; held for `wait_seconds` if there are none yet."""
-    begin = call.integer("from", 0, 0, MOST)
-    wait = call.integer("wait_seconds", 0, 0, ask.WAIT_MAX)
-    request = ask.ReadStream(
-        **_to(call),
+    begin = request.integer("from", 0, 0, MOST)
+    wait = request.integer("wait_seconds", 0, 0, ask.WAIT_MAX)
+    read_request = ask.ReadStream(
+        **_to(request),
         offset=begin,
-        limit=call.integer("max_items", ask.PAGE, 1, ask.PAGE_MAX),
+        limit=request.integer("max_items", ask.PAGE, 1, ask.PAGE_MAX),
         wait_seconds=0 if server.draining else wait,
     )
-    if request.wait_seconds:
-        async with watching(server, call):
-            page = await _held(server, request)
+    if read_request.wait_seconds:
+        async with watching(server, request):
+            page = await _held(server, read_request)
     else:
-        page = await server.api.call(request)
+        page = await server.api.call(read_request)
     return _about(page.view) | {
         "items": [_item(item) for item in page.items],
         "next_offset": page.next_offset,
@@ -89,10 +89,12 @@ async def _held(server: Server, request: ask.ReadStream) -> ask.StreamPage:
         server.waiting.pop(reading, None)
 
 
-async def append(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(AppendStreamBody)
+async def append(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(AppendStreamBody)
     items = [_given(item, position) for position, item in enumerate(body.items)]
-    done = await server.api.call(ask.AppendStream(**_to(call), items=items, max_pending_items=body.max_pending_items))
+    done = await server.api.call(
+        ask.AppendStream(**_to(request), items=items, max_pending_items=body.max_pending_items)
+    )
     return _about(done.view) | {
         "offsets": done.offsets,
         "accepted_offsets": done.accepted_offsets,
@@ -101,22 +103,22 @@ async def append(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def close(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def close(server: Server, request: HttpRequest) -> dict[str, Any]:
     """End a stream, well or with `error_reason`."""
-    body = call.decode(CloseStreamBody)
+    body = request.decode(CloseStreamBody)
     return _about(
         await server.api.call(
-            ask.CloseStream(**_to(call), error_reason=body.error_reason, retention_seconds=body.retention_seconds)
+            ask.CloseStream(**_to(request), error_reason=body.error_reason, retention_seconds=body.retention_seconds)
         )
     )
 
 
-def _to(call: HttpRequest) -> dict[str, Any]:
+def _to(request: HttpRequest) -> dict[str, Any]:
     return {
-        "workflow_id": call.params["workflow_id"],
-        "run_id": call.params["run_id"],
-        "stream_name": call.params["stream"],
-        "namespace": call.namespace,
+        "workflow_id": request.params["workflow_id"],
+        "run_id": request.params["run_id"],
+        "stream_name": request.params["stream"],
+        "namespace": request.namespace,
     }
 
 

@@ -10,8 +10,8 @@ from backstay.server.router import Route
 from backstay.server.server import Server
 
 
-async def operator_metrics(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return {"namespace": call.namespace, "operator_metrics": await server.observer.metrics(call.namespace)}
+async def operator_metrics(server: Server, request: HttpRequest) -> dict[str, Any]:
+    return {"namespace": request.namespace, "operator_metrics": await server.observer.metrics(request.namespace)}
 
 
 ROUTES = [

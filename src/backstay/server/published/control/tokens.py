@@ -24,50 +24,50 @@ class RotateTokenBody(Struct, frozen=True, kw_only=True):
     pass
 
 
-async def create(server: Server, call: HttpRequest) -> HttpResponse:
+async def create(server: Server, request: HttpRequest) -> HttpResponse:
     """Make a token. It is in this answer and nowhere else."""
-    body = call.decode(CreateTokenBody)
+    body = request.decode(CreateTokenBody)
     namespace = None if body.namespace is None else body.namespace.lower()
     if namespace is not None:
         server.namespaces.check(namespace)
-    _within(call, namespace)
+    _within(request, namespace)
     made, secret = await server.tokens.create(
         server.engine.world.ids.ulid(), body.role, server.now, namespace, body.note
     )
     return HttpResponse(shown(made) | {"token": secret, "outcome": "created"}, 201)
 
 
-async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
-    bound = call.bound
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+    bound = request.bound
     return {"tokens": [shown(token) for token in server.tokens.all() if bound in (None, token.namespace)]}
 
 
-async def rotate(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def rotate(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Give a token another secret; the old one is refused from now on."""
-    call.decode(RotateTokenBody)
-    _mine(server, call)
-    rotated, secret = await server.tokens.rotate(call.params["token_id"], server.now)
+    request.decode(RotateTokenBody)
+    _mine(server, request)
+    rotated, secret = await server.tokens.rotate(request.params["token_id"], server.now)
     return shown(rotated) | {"token": secret, "outcome": "rotated"}
 
 
-async def revoke(server: Server, call: HttpRequest) -> dict[str, Any]:
-    _mine(server, call)
-    return shown(await server.tokens.revoke(call.params["token_id"])) | {"outcome": "revoked"}
+async def revoke(server: Server, request: HttpRequest) -> dict[str, Any]:
+    _mine(server, request)
+    return shown(await server.tokens.revoke(request.params["token_id"])) | {"outcome": "revoked"}
 
 
-def _mine(server: Server, call: HttpRequest) -> None:
+def _mine(server: Server, request: HttpRequest) -> None:
     """Who is bound to a namespace sees no token of another."""
-    found = server.tokens.kept.get("", call.params["token_id"])
-    if found is not None and call.bound is not None and found.namespace != call.bound:
+    found = server.tokens.kept.get("", request.params["token_id"])
+    if found is not None and request.bound is not None and found.namespace != request.bound:
         raise HttpError(404, "token_not_found", f"there is no token {found.id!r}", token_id=found.id)
 
 
-def _within(call: HttpRequest, namespace: str | None) -> None:
-    if call.bound is not None and namespace != call.bound:
+def _within(request: HttpRequest, namespace: str | None) -> None:
+    if request.bound is not None and namespace != request.bound:
         raise HttpError(
             403,
             "forbidden",
-            f"this token opens the namespace {call.bound!r} only, and so do the tokens that it makes",
+            f"this token opens the namespace {request.bound!r} only, and so do the tokens that it makes",
             field="namespace",
         )
 

@@ -27,30 +27,30 @@ class WaitingUpdateBody(UpdateWorkflowBody, frozen=True, kw_only=True):
     wait_for: str = "completed"
 
 
-async def start_of_type(server: Server, call: HttpRequest) -> HttpResponse:
+async def start_of_type(server: Server, request: HttpRequest) -> HttpResponse:
     """Start by the type in the path."""
-    answer = await started(server, call, _of_type(call, StartBody))
+    answer = await started(server, request, _of_type(request, StartBody))
     return answer._replace(status=202 if answer.status == 201 else answer.status)
 
 
-async def start_and_signal(server: Server, call: HttpRequest) -> HttpResponse:
+async def start_and_signal(server: Server, request: HttpRequest) -> HttpResponse:
     """Start by the type in the path, and signal in the same commit."""
-    body = _of_type(call, SignalWithStartBody)
+    body = _of_type(request, SignalWithStartBody)
     workflow_id = body.workflow_id or server.engine.world.ids.ulid()
-    return await commands.signalled_with_start(server, call, body, workflow_id)
+    return await commands.signalled_with_start(server, request, body, workflow_id)
 
 
-def _of_type(call: HttpRequest, shape: type[T]) -> T:
+def _of_type(request: HttpRequest, shape: type[T]) -> T:
     """The body as this struct, with the type in the path."""
-    return converted(call.decode(dict[str, Any]) | {"workflow_type": call.params["workflow_type"]}, shape)
+    return converted(request.decode(dict[str, Any]) | {"workflow_type": request.params["workflow_type"]}, shape)
 
 
-async def update(server: Server, call: HttpRequest) -> HttpResponse:
-    return await commands.update_with(server, call, call.decode(WaitingUpdateBody))
+async def update(server: Server, request: HttpRequest) -> HttpResponse:
+    return await commands.update_with(server, request, request.decode(WaitingUpdateBody))
 
 
-async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return described(server, *await look(server, call))
+async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+    return described(server, *await look(server, request))
 
 
 class ClaimAttempt(Struct, frozen=True, kw_only=True):
@@ -81,41 +81,41 @@ class HeartbeatAttempt(OwnedBody, frozen=True, kw_only=True):
     progress: Any = None
 
 
-async def claim_activity(server: Server, call: HttpRequest) -> HttpResponse:
+async def claim_activity(server: Server, request: HttpRequest) -> HttpResponse:
     """Lease an activity task by its id. The answer names the attempt, by which everything else is said."""
-    body = call.decode(ClaimAttempt)
+    body = request.decode(ClaimAttempt)
     owner = body.worker_id or body.lease_owner or f"adapter-{server.engine.world.ids.ulid()}"
-    known = server.workers.get(call.namespace, owner)
+    known = server.workers.get(request.namespace, owner)
     if known is not None:
         server.workers.heard(known)
     build = body.build_id or (None if known is None else known.build_id)
     compatibility = None if build is None else frozenset({build})
-    return await activity_tasks.claimed(server, call, owner, compatibility, body.connection)
+    return await activity_tasks.claimed(server, request, owner, compatibility, body.connection)
 
 
-async def complete_attempt(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def complete_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The attempt has ended well."""
-    body = call.decode(CompleteAttempt)
-    return await activity_tasks.completed(server, call, call.params["attempt_id"], body.lease_owner, body.result)
+    body = request.decode(CompleteAttempt)
+    return await activity_tasks.completed(server, request, request.params["attempt_id"], body.lease_owner, body.result)
 
 
-async def fail_attempt(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def fail_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The attempt has failed."""
-    body = call.decode(FailAttempt)
-    return await activity_tasks.failed(server, call, call.params["attempt_id"], body.lease_owner, body.failure)
+    body = request.decode(FailAttempt)
+    return await activity_tasks.failed(server, request, request.params["attempt_id"], body.lease_owner, body.failure)
 
 
-async def heartbeat_attempt(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def heartbeat_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Renew the lease of the attempt and report progress; the answer says whether to go on."""
-    body = call.decode(HeartbeatAttempt)
+    body = request.decode(HeartbeatAttempt)
     said = body.details if body.progress is None else body.progress
-    return await activity_tasks.beat(server, call, call.params["attempt_id"], body.lease_owner, said)
+    return await activity_tasks.beat(server, request, request.params["attempt_id"], body.lease_owner, said)
 
 
-async def attempt_status(server: Server, call: HttpRequest) -> dict[str, Any]:
+async def attempt_status(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Whether the attempt may go on, without renewing its lease."""
-    owner = call.query.get("lease_owner") or None
-    return await activity_tasks.stands(server, call, call.params["attempt_id"], owner)
+    owner = request.query.get("lease_owner") or None
+    return await activity_tasks.stands(server, request, request.params["attempt_id"], owner)
 
 
 _PLACES = ("/webhooks/instances/{workflow_id}", "/webhooks/instances/{workflow_id}/runs/{run_id}")

@@ -45,14 +45,14 @@ def shown(server: Server, worker: RegisteredWorker) -> dict[str, Any]:
     }
 
 
-async def workers(server: Server, call: HttpRequest) -> dict[str, Any]:
-    status = call.query.get("status") or None
+async def workers(server: Server, request: HttpRequest) -> dict[str, Any]:
+    status = request.query.get("status") or None
     if status is not None and status not in STATUSES:
         raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
-    queue = call.query.get("task_queue") or None
-    found = [shown(server, worker) for worker in server.workers.of(call.namespace)]
+    queue = request.query.get("task_queue") or None
+    found = [shown(server, worker) for worker in server.workers.of(request.namespace)]
     return {
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "workers": [
             worker
             for worker in found
@@ -62,30 +62,30 @@ async def workers(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def worker(server: Server, call: HttpRequest) -> dict[str, Any]:
-    found = server.workers.get(call.namespace, call.params["worker_id"])
+async def worker(server: Server, request: HttpRequest) -> dict[str, Any]:
+    found = server.workers.get(request.namespace, request.params["worker_id"])
     if found is None:
-        raise HttpError(404, "worker_not_found", f"there is no worker {call.params['worker_id']!r}")
+        raise HttpError(404, "worker_not_found", f"there is no worker {request.params['worker_id']!r}")
     return shown(server, found)
 
 
-async def remove_worker(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return await leave(server, call.namespace, call.params["worker_id"])
+async def remove_worker(server: Server, request: HttpRequest) -> dict[str, Any]:
+    return await leave(server, request.namespace, request.params["worker_id"])
 
 
-async def queues(server: Server, call: HttpRequest) -> dict[str, Any]:
-    names = {queue for worker in server.workers.of(call.namespace) for queue in worker.queues}
+async def queues(server: Server, request: HttpRequest) -> dict[str, Any]:
+    names = {queue for worker in server.workers.of(request.namespace) for queue in worker.queues}
     names |= {
-        name for _, namespace, name in server.engine.matching.lanes.waiting_since() if namespace == call.namespace
+        name for _, namespace, name in server.engine.matching.lanes.waiting_since() if namespace == request.namespace
     }
     return {
-        "namespace": call.namespace,
-        "task_queues": [_queue(server, call.namespace, name) for name in sorted(names)],
+        "namespace": request.namespace,
+        "task_queues": [_queue(server, request.namespace, name) for name in sorted(names)],
     }
 
 
-async def queue(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return _queue(server, call.namespace, call.params["queue"])
+async def queue(server: Server, request: HttpRequest) -> dict[str, Any]:
+    return _queue(server, request.namespace, request.params["queue"])
 
 
 def _queue(server: Server, namespace: str, name: str) -> dict[str, Any]:
@@ -140,18 +140,18 @@ def _queue(server: Server, namespace: str, name: str) -> dict[str, Any]:
     }
 
 
-async def builds(server: Server, call: HttpRequest) -> dict[str, Any]:
-    name = call.params["queue"]
-    serving = server.workers.on(call.namespace, name)
+async def builds(server: Server, request: HttpRequest) -> dict[str, Any]:
+    name = request.params["queue"]
+    serving = server.workers.on(request.namespace, name)
     known = {worker.build_id for worker in serving}
-    known |= {rollout.build_id for rollout in server.rollouts.on(call.namespace, name)}
+    known |= {rollout.build_id for rollout in server.rollouts.on(request.namespace, name)}
     return {
-        "namespace": call.namespace,
+        "namespace": request.namespace,
         "task_queue": name,
         "stale_after_seconds": server.settings.worker_stale_after_seconds,
         "overlap": _overlap(server, name, serving),
         "build_ids": [
-            _cohort(server, call.namespace, name, build, [w for w in serving if w.build_id == build])
+            _cohort(server, request.namespace, name, build, [w for w in serving if w.build_id == build])
             for build in sorted(known, key=lambda build: build or "")
         ],
     }
@@ -218,26 +218,28 @@ def _rollout(server: Server, namespace: str, rollout: Rollout) -> dict[str, Any]
     }
 
 
-async def drain(server: Server, call: HttpRequest) -> dict[str, Any]:
-    build = call.decode(BuildBody).build_id
+async def drain(server: Server, request: HttpRequest) -> dict[str, Any]:
+    build = request.decode(BuildBody).build_id
     return _rollout(
         server,
-        call.namespace,
-        await server.rollouts.drain(call.namespace, call.params["queue"], build, server.now),
+        request.namespace,
+        await server.rollouts.drain(request.namespace, request.params["queue"], build, server.now),
     )
 
 
-async def resume(server: Server, call: HttpRequest) -> dict[str, Any]:
-    build = call.decode(BuildBody).build_id
-    return _rollout(server, call.namespace, await server.rollouts.resume(call.namespace, call.params["queue"], build))
+async def resume(server: Server, request: HttpRequest) -> dict[str, Any]:
+    build = request.decode(BuildBody).build_id
+    return _rollout(
+        server, request.namespace, await server.rollouts.resume(request.namespace, request.params["queue"], build)
+    )
 
 
-async def promote(server: Server, call: HttpRequest) -> dict[str, Any]:
-    build = call.decode(BuildBody).build_id
+async def promote(server: Server, request: HttpRequest) -> dict[str, Any]:
+    build = request.decode(BuildBody).build_id
     return _rollout(
         server,
-        call.namespace,
-        await server.rollouts.promote(call.namespace, call.params["queue"], build, server.now),
+        request.namespace,
+        await server.rollouts.promote(request.namespace, request.params["queue"], build, server.now),
     )
 
 

@@ -53,10 +53,10 @@ def listed(row: RunRow) -> dict[str, Any]:
     }
 
 
-async def look(server: Server, call: HttpRequest) -> tuple[Description, list[Recorded]]:
+async def look(server: Server, request: HttpRequest) -> tuple[Description, list[Recorded]]:
     """The instance that the path names, and the history of its current run."""
-    workflow_id = call.params["workflow_id"]
-    return await server.api.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
+    workflow_id = request.params["workflow_id"]
+    return await server.api.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=request.namespace))
 
 
 def described(server: Server, found: Description, history: list[Recorded]) -> dict[str, Any]:
@@ -166,10 +166,10 @@ def _shown(row: RunRow, opening: list[Recorded], last: Recorded | None, *, is_cu
     }
 
 
-async def found_run(server: Server, call: HttpRequest) -> RunRow:
+async def found_run(server: Server, request: HttpRequest) -> RunRow:
     """The run that the path names, if it is one of the workflow that the path names."""
-    run_id, workflow_id = call.params["run_id"], call.params["workflow_id"]
-    row = await server.engine.store.run(call.namespace, run_id)
+    run_id, workflow_id = request.params["run_id"], request.params["workflow_id"]
+    row = await server.engine.store.run(request.namespace, run_id)
     if row is None or row.workflow_id != workflow_id:
         raise HttpError(
             404,

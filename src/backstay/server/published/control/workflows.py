@@ -17,22 +17,22 @@ from backstay.server.server import Server
 from backstay.server.visibility import both, where
 
 
-async def describe(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return described(server, *await look(server, call))
+async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+    return described(server, *await look(server, request))
 
 
-async def describe_run(server: Server, call: HttpRequest) -> dict[str, Any]:
-    row = await found_run(server, call)
-    found, history = await look(server, call)
+async def describe_run(server: Server, request: HttpRequest) -> dict[str, Any]:
+    row = await found_run(server, request)
+    found, history = await look(server, request)
     if found.run is not None and found.run.run_id == row.run_id:
         return described(server, found, history)
     return await run_of_workflow(server, row, is_current=False)
 
 
-async def runs(server: Server, call: HttpRequest) -> dict[str, Any]:
-    workflow_id = call.params["workflow_id"]
-    await server.api.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=call.namespace))
-    rows = await server.api.call(ask.ListWorkflows(workflow_id=workflow_id, namespace=call.namespace, limit=1000))
+async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
+    workflow_id = request.params["workflow_id"]
+    await server.api.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=request.namespace))
+    rows = await server.api.call(ask.ListWorkflows(workflow_id=workflow_id, namespace=request.namespace, limit=1000))
     rows.reverse()
     return {
         "workflow_id": workflow_id,
@@ -41,21 +41,21 @@ async def runs(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
-    size = call.integer("page_size", 50, 1, 200)
-    status = call.query.get("status")
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+    size = request.integer("page_size", 50, 1, 200)
+    status = request.query.get("status")
     if status and status not in BUCKETS:
         instead = STATUS_ALIASES.get(status)
         advice = f"; {status} workflows are in the bucket {instead!r}" if instead else ""
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}{advice}")
-    asked = where(server, call.namespace, call.query.get("query") or "")
-    token = call.query.get("next_page_token") or None
+    asked = where(server, request.namespace, request.query.get("query") or "")
+    token = request.query.get("next_page_token") or None
     rows = await server.api.call(
         ask.ListWorkflows(
-            namespace=call.namespace,
-            workflow_type=call.query.get("workflow_type") or asked.fields.get("workflow_type"),
-            business_key=call.query.get("business_key") or asked.fields.get("business_key"),
-            queue=call.query.get("task_queue") or asked.fields.get("queue"),
+            namespace=request.namespace,
+            workflow_type=request.query.get("workflow_type") or asked.fields.get("workflow_type"),
+            business_key=request.query.get("business_key") or asked.fields.get("business_key"),
+            queue=request.query.get("task_queue") or asked.fields.get("queue"),
             workflow_id=asked.fields.get("workflow_id"),
             run_id=asked.fields.get("run_id"),
             compatibility=asked.fields.get("compatibility"),
@@ -71,7 +71,7 @@ async def listing(server: Server, call: HttpRequest) -> dict[str, Any]:
         "workflows": [listed(row) for row in page],
         "workflow_count": len(page),
         "next_page_token": page_token(page[-1].key) if len(rows) > size else None,
-        "namespace": call.namespace,
+        "namespace": request.namespace,
     }
 
 

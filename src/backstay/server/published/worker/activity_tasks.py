@@ -47,18 +47,18 @@ class HeartbeatActivityBody(AttemptBody, frozen=True, kw_only=True):
     progress: Any = None
 
 
-async def poll(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(PollBody)
-    worker = polling(server, call, body)
+async def poll(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(PollBody)
+    worker = polling(server, request, body)
     seconds = clamp_long_poll(body.timeout_seconds)
     assigned = await park(
         server,
-        call,
+        request,
         ask.PollActivityTask(
             worker_id=worker.worker_id,
             activity_types=frozenset(worker.supported_activity_types),
             queue=worker.task_queue,
-            namespace=call.namespace,
+            namespace=request.namespace,
             connection=body.connection,
             compatibility=worker.compatibility,
             wait_seconds=seconds,
@@ -67,26 +67,26 @@ async def poll(server: Server, call: HttpRequest) -> HttpResponse:
         seconds,
     )
     if assigned is None:
-        return nothing(server, call, "activity", worker)
+        return nothing(server, request, "activity", worker)
     return leased(assigned, activity_task(assigned))
 
 
-async def claim(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(ClaimBody)
-    worker = claiming(server, call, body.worker_id or body.lease_owner)
-    return await claimed(server, call, worker.worker_id, worker.compatibility, body.connection)
+async def claim(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(ClaimBody)
+    worker = claiming(server, request, body.worker_id or body.lease_owner)
+    return await claimed(server, request, worker.worker_id, worker.compatibility, body.connection)
 
 
 async def claimed(
-    server: Server, call: HttpRequest, owner: str, compatibility: frozenset[str] | None, connection: str | None
+    server: Server, request: HttpRequest, owner: str, compatibility: frozenset[str] | None, connection: str | None
 ) -> HttpResponse:
     """Lease the task in the path to its owner, who need not be a registered worker."""
-    await _check_session(server, call, owner)
+    await _check_session(server, request, owner)
     assigned = await server.api.call(
         ask.ClaimActivityTask(
-            task_id=call.params["task_id"],
+            task_id=request.params["task_id"],
             worker_id=owner,
-            namespace=call.namespace,
+            namespace=request.namespace,
             connection=connection,
             compatibility=compatibility,
         )
@@ -94,20 +94,20 @@ async def claimed(
     return leased(assigned, activity_task(assigned))
 
 
-async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CompleteActivityBody)
-    _same_task(call, body)
-    return await completed(server, call, body.activity_attempt_id, body.lease_owner, body.result)
+async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CompleteActivityBody)
+    _same_task(request, body)
+    return await completed(server, request, body.activity_attempt_id, body.lease_owner, body.result)
 
 
 async def completed(
-    server: Server, call: HttpRequest, attempt_id: str, owner: str | None, result: Any
+    server: Server, request: HttpRequest, attempt_id: str, owner: str | None, result: Any
 ) -> dict[str, Any]:
     """An attempt has ended well. `owner` None: the attempt says enough, as for the other verbs."""
     outcome = await server.api.call(
         ask.CompleteActivityTask(
             activity_attempt_id=attempt_id,
-            namespace=call.namespace,
+            namespace=request.namespace,
             lease_owner=owner,
             result=payload(result, "result"),
         )
@@ -115,19 +115,19 @@ async def completed(
     return _outcome(outcome)
 
 
-async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(FailActivityBody)
-    _same_task(call, body)
-    return await failed(server, call, body.activity_attempt_id, body.lease_owner, body.failure)
+async def fail(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(FailActivityBody)
+    _same_task(request, body)
+    return await failed(server, request, body.activity_attempt_id, body.lease_owner, body.failure)
 
 
 async def failed(
-    server: Server, call: HttpRequest, attempt_id: str, owner: str | None, failure: ActivityFailure
+    server: Server, request: HttpRequest, attempt_id: str, owner: str | None, failure: ActivityFailure
 ) -> dict[str, Any]:
     outcome = await server.api.call(
         ask.FailActivityTask(
             activity_attempt_id=attempt_id,
-            namespace=call.namespace,
+            namespace=request.namespace,
             lease_owner=owner,
             failure=failure.failure("failure"),
         )
@@ -135,55 +135,55 @@ async def failed(
     return _outcome(outcome)
 
 
-async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(HeartbeatActivityBody)
-    _same_task(call, body)
+async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(HeartbeatActivityBody)
+    _same_task(request, body)
     said = body.details if body.progress is None else body.progress
-    return _asked(call, body, await beat(server, call, body.activity_attempt_id, body.lease_owner, said))
+    return _asked(request, body, await beat(server, request, body.activity_attempt_id, body.lease_owner, said))
 
 
-async def beat(server: Server, call: HttpRequest, attempt_id: str, owner: str | None, said: Any) -> dict[str, Any]:
+async def beat(server: Server, request: HttpRequest, attempt_id: str, owner: str | None, said: Any) -> dict[str, Any]:
     reply = await server.api.call(
         ask.HeartbeatActivityTask(
             activity_attempt_id=attempt_id,
-            namespace=call.namespace,
+            namespace=request.namespace,
             lease_owner=owner,
             progress=progress(said),
         )
     )
-    held = None if reply.task_id is None else server.engine.leases.get(call.namespace, reply.task_id)
+    held = None if reply.task_id is None else server.engine.leases.get(request.namespace, reply.task_id)
     if reply.can_continue and held is not None and held.session is not None:
-        server.sessions.heard(call.namespace, held.session.session_id)
+        server.sessions.heard(request.namespace, held.session.session_id)
     return _state(reply)
 
 
-async def status(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(AttemptBody)
-    _same_task(call, body)
-    return _asked(call, body, await stands(server, call, body.activity_attempt_id, body.lease_owner))
+async def status(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(AttemptBody)
+    _same_task(request, body)
+    return _asked(request, body, await stands(server, request, body.activity_attempt_id, body.lease_owner))
 
 
-async def stands(server: Server, call: HttpRequest, attempt_id: str, owner: str | None) -> dict[str, Any]:
+async def stands(server: Server, request: HttpRequest, attempt_id: str, owner: str | None) -> dict[str, Any]:
     reply = await server.api.call(
-        ask.GetActivityStatus(activity_attempt_id=attempt_id, namespace=call.namespace, lease_owner=owner)
+        ask.GetActivityStatus(activity_attempt_id=attempt_id, namespace=request.namespace, lease_owner=owner)
     )
     return _state(reply)
 
 
-async def _check_session(server: Server, call: HttpRequest, owner: str) -> None:
+async def _check_session(server: Server, request: HttpRequest, owner: str) -> None:
     """A task of a worker session is for the worker that holds it, and only a registered one can."""
-    place = await server.engine.store.locate(call.namespace, run_of(call.params["task_id"]))
+    place = await server.engine.store.locate(request.namespace, run_of(request.params["task_id"]))
     loaded = None if place is None else await server.engine.store.load(place.workflow)
     for task in () if loaded is None else loaded.tasks:
-        if task.id == call.params["task_id"] and task.session is not None:
-            worker = server.workers.registered(call.namespace, owner)
+        if task.id == request.params["task_id"] and task.session is not None:
+            worker = server.workers.registered(request.namespace, owner)
             server.sessions.check_claim(worker, task.session)
-            server.sessions.took(call.namespace, task.session, worker.worker_id)
+            server.sessions.took(request.namespace, task.session, worker.worker_id)
 
 
-def _same_task(call: HttpRequest, body: AttemptBody) -> None:
+def _same_task(request: HttpRequest, body: AttemptBody) -> None:
     """The path names a task and the body an attempt: they must be of the same step."""
-    task_id = call.params["task_id"]
+    task_id = request.params["task_id"]
     run_id, _, rest = body.activity_attempt_id.partition("-")
     step = rest.partition("-")[0]
     if run_of(task_id) != run_id or not task_id.startswith(f"{run_id}-a{step}."):
@@ -215,9 +215,9 @@ def _outcome(outcome: AttemptReply) -> dict[str, Any]:
     }
 
 
-def _asked(call: HttpRequest, body: AttemptBody, state: dict[str, Any]) -> dict[str, Any]:
+def _asked(request: HttpRequest, body: AttemptBody, state: dict[str, Any]) -> dict[str, Any]:
     """The task and the owner are those that the call has named, also when the attempt is over."""
-    return state | {"task_id": call.params["task_id"], "lease_owner": body.lease_owner}
+    return state | {"task_id": request.params["task_id"], "lease_owner": body.lease_owner}
 
 
 def _state(reply: HeartbeatReply) -> dict[str, Any]:

@@ -49,17 +49,17 @@ class HeartbeatWorkerBody(Struct, frozen=True, kw_only=True):
     heartbeat_interval_seconds: Interval | None = None
 
 
-async def register(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(RegisterWorkerBody)
+async def register(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(RegisterWorkerBody)
     worker_id = body.worker_id or f"worker-{server.engine.world.ids.ulid()}"
     now = server.now
-    before = server.workers.get(call.namespace, worker_id)
+    before = server.workers.get(request.namespace, worker_id)
     fingerprints = body.workflow_definition_fingerprints or {}
     if before is not None and not server.workers.stale(before):
         _refuse_changed(before, fingerprints)
     worker = RegisteredWorker(
         worker_id=worker_id,
-        namespace=call.namespace,
+        namespace=request.namespace,
         task_queue=body.task_queue,
         runtime=body.runtime,
         registered_at=now,
@@ -84,7 +84,7 @@ async def register(server: Server, call: HttpRequest) -> HttpResponse:
         # A definition that differs from the one a run was blocked by is reason to try it again.
         server.engine.deployed.update(fingerprints)
         await server.recovery.deployed()
-    draining = server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id)
+    draining = server.rollouts.draining(request.namespace, worker.task_queue, worker.build_id)
     acknowledged = _acknowledged(server, worker) | {
         "registered": True,
         "task_queue": worker.task_queue,
@@ -93,14 +93,14 @@ async def register(server: Server, call: HttpRequest) -> HttpResponse:
     return HttpResponse(acknowledged, 201)
 
 
-async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(HeartbeatWorkerBody)
-    worker = server.workers.get(call.namespace, body.worker_id)
+async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(HeartbeatWorkerBody)
+    worker = server.workers.get(request.namespace, body.worker_id)
     if worker is None:
         raise HttpError(
             404,
             "worker_not_registered",
-            f"worker {body.worker_id!r} is not registered in namespace {call.namespace!r}",
+            f"worker {body.worker_id!r} is not registered in namespace {request.namespace!r}",
             worker_id=body.worker_id,
         )
     server.workers.update(
@@ -115,8 +115,8 @@ async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _acknowledged(server, worker) | {"acknowledged": True}
 
 
-async def deregister(server: Server, call: HttpRequest) -> dict[str, Any]:
-    return await leave(server, call.namespace, call.params["worker_id"])
+async def deregister(server: Server, request: HttpRequest) -> dict[str, Any]:
+    return await leave(server, request.namespace, request.params["worker_id"])
 
 
 async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any]:

@@ -39,10 +39,10 @@ class PollBody(Struct, frozen=True, kw_only=True):
     accept_history_encoding: Encoding | None = None
 
 
-def polling(server: Server, call: HttpRequest, body: PollBody) -> RegisteredWorker:
-    refuse_guest(server, call)
-    worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
-    if server.rollouts.draining(call.namespace, worker.task_queue, worker.build_id):
+def polling(server: Server, request: HttpRequest, body: PollBody) -> RegisteredWorker:
+    refuse_guest(server, request)
+    worker = server.workers.polling(request.namespace, body.worker_id, body.task_queue, body.build_id)
+    if server.rollouts.draining(request.namespace, worker.task_queue, worker.build_id):
         raise HttpError(
             409,
             "worker_draining",
@@ -54,24 +54,24 @@ def polling(server: Server, call: HttpRequest, body: PollBody) -> RegisteredWork
     return worker
 
 
-async def park(server: Server, call: HttpRequest, request: Request[A | None], seconds: float) -> A | None:
+async def park(server: Server, request: HttpRequest, engine_request: Request[A | None], seconds: float) -> A | None:
     """The assignment this poll was given, or None. Whoever hangs up loses nothing: the lease goes back."""
     if server.draining:
         return None
     if not seconds:
-        return await server.api.call(request)
-    async with watching(server, call):
-        return await server.api.call(request)
+        return await server.api.call(engine_request)
+    async with watching(server, request):
+        return await server.api.call(engine_request)
 
 
 @asynccontextmanager
-async def watching(server: Server, call: HttpRequest) -> AsyncGenerator[None]:
+async def watching(server: Server, request: HttpRequest) -> AsyncGenerator[None]:
     """Around a wait: it ends when the caller hangs up, and there are not too many of them."""
     if server.parked >= server.settings.max_parked_polls:
-        raise _full(call)
+        raise _full(request)
     me = asyncio.current_task()
     assert me is not None
-    watch = asyncio.get_running_loop().create_task(call.gone())
+    watch = asyncio.get_running_loop().create_task(request.gone())
     watch.add_done_callback(lambda done: None if done.cancelled() else me.cancel())
     server.parked += 1
     try:
@@ -85,9 +85,9 @@ async def watching(server: Server, call: HttpRequest) -> AsyncGenerator[None]:
         watch.cancel()
 
 
-def nothing(server: Server, call: HttpRequest, kind: str, worker: RegisteredWorker) -> HttpResponse:
+def nothing(server: Server, request: HttpRequest, kind: str, worker: RegisteredWorker) -> HttpResponse:
     """Why there is no task: nothing is ready, the queue may not lease, or this server cannot tell."""
-    refuse_guest(server, call)
+    refuse_guest(server, request)
     queue = (kind, worker.namespace, worker.task_queue)
     refusal = server.admission.refusal(queue)
     if refusal is not None and not server.draining:
@@ -97,12 +97,12 @@ def nothing(server: Server, call: HttpRequest, kind: str, worker: RegisteredWork
     return HttpResponse({"task": None, "poll_status": "empty", "retry_after_seconds": None})
 
 
-def refuse_guest(server: Server, call: HttpRequest) -> None:
+def refuse_guest(server: Server, request: HttpRequest) -> None:
     """A server that is not the engine has no tasks. Workers of the published package know this refusal and ask again."""
     if server.engine.holder or server.draining:
         return
-    body = call.decode(PollBody)
-    kind = call.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_")
+    body = request.decode(PollBody)
+    kind = request.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_")
     raise Elsewhere(
         "backend_unavailable",
         operation=f"poll_{kind}",
@@ -120,11 +120,11 @@ def leased(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str,
     return HttpResponse({"task": task, "poll_status": "leased", "lease": lease(assigned.task)})
 
 
-def _full(call: HttpRequest) -> HttpError:
+def _full(request: HttpRequest) -> HttpError:
     return too_many_parked(
         "this server holds as many polls as it may (max_parked_polls); poll again in a second",
         poll_status="long_poll_capacity_exhausted",
         task=None,
-        task_kind=call.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_"),
-        task_queue=call.decode(PollBody).task_queue,
+        task_kind=request.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_"),
+        task_queue=request.decode(PollBody).task_queue,
     )

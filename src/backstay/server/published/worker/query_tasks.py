@@ -59,26 +59,26 @@ class RejectUpdateBody(ValidationBody, frozen=True, kw_only=True):
     failure: QueryFailure
 
 
-async def poll(server: Server, call: HttpRequest) -> HttpResponse:
+async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     """A draining worker may still be asked: its runs have nobody else."""
-    return await _poll(server, call, QUERY)
+    return await _poll(server, request, QUERY)
 
 
-async def poll_validation(server: Server, call: HttpRequest) -> HttpResponse:
-    return await _poll(server, call, VALIDATE)
+async def poll_validation(server: Server, request: HttpRequest) -> HttpResponse:
+    return await _poll(server, request, VALIDATE)
 
 
-async def _poll(server: Server, call: HttpRequest, kinds: frozenset[str]) -> HttpResponse:
-    body = call.decode(PollBody)
-    worker = server.workers.polling(call.namespace, body.worker_id, body.task_queue, body.build_id)
-    refuse_guest(server, call)
+async def _poll(server: Server, request: HttpRequest, kinds: frozenset[str]) -> HttpResponse:
+    body = request.decode(PollBody)
+    worker = server.workers.polling(request.namespace, body.worker_id, body.task_queue, body.build_id)
+    refuse_guest(server, request)
     seconds = clamp_long_poll(body.timeout_seconds)
     if not seconds or server.draining:
         found = server.questions.poll(worker, kinds)
         return HttpResponse(EMPTY) if found is None else leased(server, found)
     asker = server.questions.park(worker, kinds)
     try:
-        async with watching(server, call):
+        async with watching(server, request):
             alarm = server.engine.world.at(server.now + round(seconds * SECOND), lambda: server.questions.unpark(asker))
             found = await asyncio.shield(asker.future)
             alarm.cancel()
@@ -88,7 +88,7 @@ async def _poll(server: Server, call: HttpRequest, kinds: frozenset[str]) -> Htt
             server.questions.give_back(missed)
         raise
     if found is None:
-        refuse_guest(server, call)  # it may be one since
+        refuse_guest(server, request)  # it may be one since
     return HttpResponse(EMPTY) if found is None else leased(server, found)
 
 
@@ -139,19 +139,19 @@ def task(question: PendingQuery) -> dict[str, Any]:
     }
 
 
-async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CompleteQueryBody)
+async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CompleteQueryBody)
     blob = payload(body.result_envelope, "result_envelope")
-    question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
+    question = _held(server, request, "query", body.lease_owner, body.query_task_attempt)
     if isinstance(question, dict):
         return question
     server.questions.answer(question, dumps(body.result) if blob is None else blob)
     return _closed(server, question, "completed")
 
 
-async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(FailQueryBody)
-    question = _held(server, call, "query", body.lease_owner, body.query_task_attempt)
+async def fail(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(FailQueryBody)
+    question = _held(server, request, "query", body.lease_owner, body.query_task_attempt)
     if isinstance(question, dict):
         return question
     reason = body.failure.reason if body.failure.reason == _UNKNOWN else "query_rejected"
@@ -162,18 +162,18 @@ async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _closed(server, question, "failed")
 
 
-async def approve(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(ValidationBody)
-    question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
+async def approve(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(ValidationBody)
+    question = _held(server, request, "validate", body.lease_owner, body.update_validation_attempt)
     if isinstance(question, dict):
         return question
     server.questions.answer(question, None)
     return _closed(server, question, "approved")
 
 
-async def reject(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(RejectUpdateBody)
-    question = _held(server, call, "validate", body.lease_owner, body.update_validation_attempt)
+async def reject(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(RejectUpdateBody)
+    question = _held(server, request, "validate", body.lease_owner, body.update_validation_attempt)
     if isinstance(question, dict):
         return question
     if body.failure.reason == "update_validation_worker_failed":
@@ -183,13 +183,13 @@ async def reject(server: Server, call: HttpRequest) -> dict[str, Any]:
     return _closed(server, question, "rejected")
 
 
-def _held(server: Server, call: HttpRequest, kind: Kind, owner: str, attempt: int) -> PendingQuery | dict[str, Any]:
+def _held(server: Server, request: HttpRequest, kind: Kind, owner: str, attempt: int) -> PendingQuery | dict[str, Any]:
     """The question that this worker answers, or the reply to a worker that has closed it before."""
-    id = call.params["task_id"]
-    before = server.questions.closed(call.namespace, id, kind, owner, attempt)
+    id = request.params["task_id"]
+    before = server.questions.closed(request.namespace, id, kind, owner, attempt)
     if before is not None:
         return {"task_id": id, "outcome": before, "recorded": True, "reason": "already_recorded"}
-    return server.questions.held(call.namespace, id, kind, owner, attempt, _refusal)
+    return server.questions.held(request.namespace, id, kind, owner, attempt, _refusal)
 
 
 def _closed(server: Server, question: PendingQuery, outcome: str) -> dict[str, Any]:

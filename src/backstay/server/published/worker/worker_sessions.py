@@ -43,9 +43,9 @@ class CloseSessionBody(Struct, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=1000)] | None = None
 
 
-async def create(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(CreateSessionBody)
-    worker = _worker(server, call, body.worker_id)
+async def create(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(CreateSessionBody)
+    worker = _worker(server, request, body.worker_id)
     outcome, session = await server.sessions.create(
         worker,
         WorkerSession(
@@ -63,26 +63,26 @@ async def create(server: Server, call: HttpRequest) -> HttpResponse:
     return HttpResponse(_answer(server, outcome, session), 200 if outcome == "reused" else 201)
 
 
-async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(HeartbeatSessionBody)
-    worker = _worker(server, call, body.worker_id)
-    session = await server.sessions.renew(worker, call.params["session_id"], body.lease_seconds)
+async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(HeartbeatSessionBody)
+    worker = _worker(server, request, body.worker_id)
+    session = await server.sessions.renew(worker, request.params["session_id"], body.lease_seconds)
     return _answer(server, "heartbeat_recorded", session)
 
 
-async def close(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CloseSessionBody)
-    worker = _worker(server, call, body.worker_id)
-    return _answer(server, *await server.sessions.close(worker, call.params["session_id"], body.reason))
+async def close(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CloseSessionBody)
+    worker = _worker(server, request, body.worker_id)
+    return _answer(server, *await server.sessions.close(worker, request.params["session_id"], body.reason))
 
 
-def _worker(server: Server, call: HttpRequest, worker_id: str) -> RegisteredWorker:
-    worker = server.workers.get(call.namespace, worker_id)
+def _worker(server: Server, request: HttpRequest, worker_id: str) -> RegisteredWorker:
+    worker = server.workers.get(request.namespace, worker_id)
     if worker is None:
         raise HttpError(
             412,
             "worker_not_registered",
-            f"worker {worker_id!r} is not registered in namespace {call.namespace!r}; POST /api/worker/register first",
+            f"worker {worker_id!r} is not registered in namespace {request.namespace!r}; POST /api/worker/register first",
             worker_id=worker_id,
             admitted=False,
         )

@@ -96,14 +96,14 @@ class ClaimBody(Struct, frozen=True, kw_only=True):
     accept_history_encoding: Encoding | None = None
 
 
-async def poll(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(PollBody)
-    worker = polling(server, call, body)
+async def poll(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(PollBody)
+    worker = polling(server, request, body)
     seconds = clamp_long_poll(body.timeout_seconds)
-    request = ask.PollWorkflowTask(
+    poll_request = ask.PollWorkflowTask(
         worker_id=worker.worker_id,
         queue=worker.task_queue,
-        namespace=call.namespace,
+        namespace=request.namespace,
         connection=body.connection,
         compatibility=worker.compatibility,
         workflow_types=worker.workflow_types,
@@ -111,26 +111,26 @@ async def poll(server: Server, call: HttpRequest) -> HttpResponse:
         poll_request_id=body.poll_request_id,
     )
     if body.task_kinds is not None and "update_validation" in body.task_kinds:
-        assigned = await _either(server, call, worker, request, seconds)
+        assigned = await _either(server, request, worker, poll_request, seconds)
     else:
-        assigned = await park(server, call, request, seconds)
+        assigned = await park(server, request, poll_request, seconds)
     if assigned is None:
-        return nothing(server, call, "workflow", worker)
+        return nothing(server, request, "workflow", worker)
     if isinstance(assigned, PendingQuery):
         return asked(server, assigned)
     return leased(assigned, await _task(server, assigned, body))
 
 
 async def _either(
-    server: Server, call: HttpRequest, worker: RegisteredWorker, request: ask.PollWorkflowTask, seconds: float
+    server: Server, request: HttpRequest, worker: RegisteredWorker, poll_request: ask.PollWorkflowTask, seconds: float
 ) -> WorkflowAssignment | PendingQuery | None:
     """One poll for two kinds of work: whichever comes first. What the other side had ready is given back."""
     if not seconds or server.draining:
-        return server.questions.poll(worker, VALIDATE) or await park(server, call, request, seconds)
+        return server.questions.poll(worker, VALIDATE) or await park(server, request, poll_request, seconds)
     asker = server.questions.park(worker, VALIDATE)
-    polling_task = asyncio.ensure_future(server.api.call(request))
+    polling_task = asyncio.ensure_future(server.api.call(poll_request))
     try:
-        async with watching(server, call):
+        async with watching(server, request):
             await asyncio.wait({polling_task, asker.future}, return_when=asyncio.FIRST_COMPLETED)
             if polling_task.done() or asker.future.result() is None:
                 return await polling_task
@@ -145,14 +145,14 @@ async def _either(
             polling_task.cancel()
 
 
-async def claim(server: Server, call: HttpRequest) -> HttpResponse:
-    body = call.decode(ClaimBody)
-    worker = claiming(server, call, body.worker_id or body.lease_owner)
+async def claim(server: Server, request: HttpRequest) -> HttpResponse:
+    body = request.decode(ClaimBody)
+    worker = claiming(server, request, body.worker_id or body.lease_owner)
     assigned = await server.api.call(
         ask.ClaimWorkflowTask(
-            task_id=call.params["task_id"],
+            task_id=request.params["task_id"],
             worker_id=worker.worker_id,
-            namespace=call.namespace,
+            namespace=request.namespace,
             connection=body.connection,
             compatibility=worker.compatibility,
         )
@@ -160,21 +160,21 @@ async def claim(server: Server, call: HttpRequest) -> HttpResponse:
     return leased(assigned, await _task(server, assigned, body))
 
 
-async def complete(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(CompleteTaskBody)
-    leased = server.engine.leases.get(call.namespace, call.params["task_id"])
+async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(CompleteTaskBody)
+    leased = server.engine.leases.get(request.namespace, request.params["task_id"])
     queue = "" if leased is None else leased.routing.queue
     commands = [
-        described(server, call.namespace, queue, command.command(f"commands[{position}]"))
+        described(server, request.namespace, queue, command.command(f"commands[{position}]"))
         for position, command in enumerate(body.commands)
     ]
     commands = [*_cursors(body, commands), *commands]
     if leased is not None:  # otherwise this may be said for the second time
-        await server.api.streams.admit(call.namespace, run_of(call.params["task_id"]), commands)
+        await server.api.streams.admit(request.namespace, run_of(request.params["task_id"]), commands)
     outcome = await server.api.call(
         ask.CompleteTask(
-            task_id=call.params["task_id"],
-            namespace=call.namespace,
+            task_id=request.params["task_id"],
+            namespace=request.namespace,
             lease_owner=body.lease_owner,
             workflow_task_attempt=body.workflow_task_attempt,
             commands=commands,
@@ -195,14 +195,14 @@ def _cursors(body: CompleteTaskBody, commands: list[Command]) -> list[Command]:
     ]
 
 
-async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(FailTaskBody)
+async def fail(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(FailTaskBody)
     failure = body.failure
     blocked = failure.type in _REPLAY_BLOCKED or failure.reason in _REPLAY_BLOCKED
     outcome = await server.api.call(
         ask.FailTask(
-            task_id=call.params["task_id"],
-            namespace=call.namespace,
+            task_id=request.params["task_id"],
+            namespace=request.namespace,
             lease_owner=body.lease_owner,
             workflow_task_attempt=body.workflow_task_attempt,
             failure=Block(
@@ -211,19 +211,19 @@ async def fail(server: Server, call: HttpRequest) -> dict[str, Any]:
                 stack_trace=failure.stack_trace,
                 replay_blocked=blocked,
                 reason=failure.reason,
-                fingerprint=_fingerprint(server, call, body.lease_owner),
+                fingerprint=_fingerprint(server, request, body.lease_owner),
             ),
         )
     )
     return _outcome(outcome) | {"next_task_id": outcome.next_task_id or next(iter(outcome.created_task_ids), None)}
 
 
-async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(LeaseBody)
+async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(LeaseBody)
     outcome = await server.api.call(
         ask.HeartbeatTask(
-            task_id=call.params["task_id"],
-            namespace=call.namespace,
+            task_id=request.params["task_id"],
+            namespace=request.namespace,
             lease_owner=body.lease_owner,
             workflow_task_attempt=body.workflow_task_attempt,
         )
@@ -238,24 +238,24 @@ async def heartbeat(server: Server, call: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def history(server: Server, call: HttpRequest) -> dict[str, Any]:
-    body = call.decode(HistoryBody)
+async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
+    body = request.decode(HistoryBody)
     after = body.after_sequence
     if after is None:
         after = after_token(body.next_history_page_token, "next_history_page_token")
     page = await server.api.call(
         ask.GetTaskHistory(
-            task_id=call.params["task_id"],
-            namespace=call.namespace,
+            task_id=request.params["task_id"],
+            namespace=request.namespace,
             lease_owner=body.lease_owner,
             workflow_task_attempt=body.workflow_task_attempt,
             after_sequence=after,
             page_size=body.history_page_size or ask.PAGE_DEFAULT,
         )
     )
-    run_id = run_of(call.params["task_id"])
+    run_id = run_of(request.params["task_id"])
     return {
-        "task_id": call.params["task_id"],
+        "task_id": request.params["task_id"],
         "workflow_task_attempt": body.workflow_task_attempt,
         **history_page(page.history_events, run_id, page.total_history_events, body.accept_history_encoding),
     }
@@ -274,19 +274,19 @@ def described(server: Server, namespace: str, own_queue: str, command: Command) 
     return replace(command, definition=definition)
 
 
-def claiming(server: Server, call: HttpRequest, worker_id: str | None) -> RegisteredWorker:
+def claiming(server: Server, request: HttpRequest, worker_id: str | None) -> RegisteredWorker:
     """The worker that claims a task by its id."""
     if worker_id is None:
         raise invalid("worker_id", "worker_id is required")
-    worker = server.workers.get(call.namespace, worker_id)
+    worker = server.workers.get(request.namespace, worker_id)
     queue = "" if worker is None else worker.task_queue
-    return server.workers.polling(call.namespace, worker_id, queue, None)
+    return server.workers.polling(request.namespace, worker_id, queue, None)
 
 
-def _fingerprint(server: Server, call: HttpRequest, worker_id: str) -> str | None:
+def _fingerprint(server: Server, request: HttpRequest, worker_id: str) -> str | None:
     """Of the code that failed: another one is reason to try again."""
-    worker = server.workers.get(call.namespace, worker_id)
-    task = server.engine.leases.get(call.namespace, call.params["task_id"])
+    worker = server.workers.get(request.namespace, worker_id)
+    task = server.engine.leases.get(request.namespace, request.params["task_id"])
     return None if worker is None or task is None else worker.workflow_definition_fingerprints.get(task.type)
 
 
