@@ -405,7 +405,7 @@ async def test_a_client_that_hangs_up_in_the_middle_of_a_body_leaves_nothing_beh
             ours.send(call("start-workflow", workflow_type="t", workflow_id="half")[:-5])
             await until(lambda: len(api.app.connections) > 0)
         connections: Any = api.app.connections
-        await until(lambda: not any(each.known for each in connections))
+        await until(lambda: not any(each.authenticated for each in connections))
         assert await api.server.engine.store.find("default", "half") is None
         assert not api.app.handling
 

@@ -1,4 +1,4 @@
-"""The application behind HTTP: every request goes the same way.
+"""The HTTP application: the checks that every request passes, and the envelope of its response.
 
 Route, credential, role, body, version, namespace, handler, envelope: in this order, so that a caller without the role
 learns nothing about versions, bodies or namespaces, and a caller without a credential costs no body.
@@ -21,8 +21,8 @@ from backstay.protocol.versions import (
     accepts,
 )
 from backstay.server.auth import EVERY, require_namespace, require_role
-from backstay.server.connections import room
-from backstay.server.http_errors import HttpError, problem_of
+from backstay.server.connections import limited_connections
+from backstay.server.http_errors import HttpError, to_http_error
 from backstay.server.http_messages import HttpRequest, HttpResponse, ParsedRequest
 from backstay.server.published.control.contract import control_plane
 from backstay.server.router import Route, Router
@@ -31,12 +31,12 @@ from backstay.server.server import Server
 
 
 class Connection(Protocol):
-    """Where a request comes from."""
+    """The connection of a request, as far as the application knows it."""
 
-    known: bool
+    authenticated: bool
 
-    def signed_in(self) -> None:
-        """A caller has shown a credential."""
+    def mark_authenticated(self) -> None:
+        """Called when a request has shown a valid credential."""
         ...
 
 
@@ -48,10 +48,12 @@ _CONTROL_HEADER = (CONTROL_PLANE_HEADER.lower().encode(), CONTROL_PLANE.encode()
 
 
 class App:
+    """A server with its routes, its open connections and the requests that coroutines answer."""
+
     def __init__(self, server: Server) -> None:
         self.server = server
         self.router = Router(ROUTES)
-        self.connections = room(server.settings)
+        self.connections = limited_connections(server.settings)
         self.handling: set[asyncio.Task[None]] = set()  # requests that a coroutine answers
 
     def run(self, handler: Coroutine[Any, Any, None]) -> None:
@@ -60,33 +62,33 @@ class App:
         task.add_done_callback(self.handling.discard)
 
     def admit(self, route: Route, request: HttpRequest, connection: Connection) -> None:
-        """What can be said of a request before its body is read. A signature is of the whole request."""
+        """Check the credential before the body is read; a signature covers the body and is checked later."""
         if route.plane != "open" and self.server.signatures is None:
             self.authenticate(route, request, connection)
 
     def check(self, route: Route, request: ParsedRequest, connection: Connection) -> None:
-        """What can be said of a request once its body is here."""
+        """Check signature, content type, version and namespace once the body has been received."""
         if route.plane == "open":
             return
         signatures = self.server.signatures
         if signatures is not None:
             signatures.check(request.method, request.target, request.headers, request.body)
             request.roles = EVERY
-            connection.signed_in()
+            connection.mark_authenticated()
         if request.body:
             check_content_type(request.headers)
         request.version = check_version(route, request.headers)
         self.resolve_namespace(route, request)
 
     def authenticate(self, route: Route, request: HttpRequest, connection: Connection) -> None:
-        """Who is calling, and whether this route is for them."""
+        """Find out who is calling, and whether they may call this route."""
         request.roles, request.bound = self.server.authenticator.caller(request.headers)
-        if not connection.known:
-            connection.signed_in()
+        if not connection.authenticated:
+            connection.mark_authenticated()
         require_role(request.roles, route.roles)
 
     def resolve_namespace(self, route: Route, request: HttpRequest) -> None:
-        """Which namespace a call is about: one that exists, and that the caller may speak of."""
+        """Set the namespace of a request: one that exists and that the caller may use."""
         server = self.server
         wanted = (
             request.headers.get("x-namespace") or request.query.get("namespace") or server.settings.default_namespace
@@ -97,8 +99,8 @@ class App:
         if not route.any_namespace:
             server.namespaces.check(request.namespace)
 
-    def rendered(self, route: Route | None, request: HttpRequest, answer: HttpResponse) -> tuple[Headers, bytes]:
-        """An answer as it goes over the wire: in the envelope of its plane, with the headers of its status."""
+    def encode_response(self, route: Route | None, request: HttpRequest, answer: HttpResponse) -> tuple[Headers, bytes]:
+        """The headers and the body of a response: in the envelope of its plane, with the headers of its status."""
         headers: Headers = [(b"content-type", answer.content_type.encode())]
         body: Mapping[str, Any] = answer.body
         plane = "open" if route is None else route.plane
@@ -111,7 +113,7 @@ class App:
             if route is not None and route.operation is not None:
                 body = {**body, "control_plane": control_plane(route.operation, request, body)}
         if answer.parts is not None:
-            headers.append((b"x-accel-buffering", b"no"))  # a proxy that collects parts keeps them from the caller
+            headers.append((b"x-accel-buffering", b"no"))  # a proxy must not collect the parts
             return headers, b""
         content = answer.raw if answer.raw is not None else _encode(body)
         headers.append((b"content-length", str(len(content)).encode()))
@@ -122,10 +124,10 @@ class App:
         return headers, content
 
 
-def failed(request: HttpRequest, error: Exception) -> HttpResponse:
-    """What a caller is told when there is no other answer."""
-    problem = problem_of(error, f"{request.method} {request.path!r}")
-    return HttpResponse(problem.body(), problem.status, last=problem.last)
+def error_response(request: HttpRequest, error: Exception) -> HttpResponse:
+    """The response to a request that failed with this error."""
+    http_error = to_http_error(error, f"{request.method} {request.path!r}")
+    return HttpResponse(http_error.body(), http_error.status, last=http_error.last)
 
 
 def check_content_type(headers: Mapping[str, str]) -> None:
@@ -135,7 +137,7 @@ def check_content_type(headers: Mapping[str, str]) -> None:
 
 
 def check_version(route: Route, headers: Mapping[str, str]) -> str:
-    """The version of its plane that a caller speaks, as far as an answer depends on it."""
+    """Check the version header of the plane. Returns the version if responses depend on it, else an empty text."""
     if route.plane == "worker":
         return _worker_version(headers)
     if route.plane == "control":

@@ -1,8 +1,8 @@
-"""Connections: how many there may be, and who has to go when there are too many.
+"""Limits of open connections, and which one is closed when there are too many.
 
-Anonymous → signed in, once a request of its showed a credential. Anonymous connections have a part of the room only, each
-address a part of that; when theirs is full, the oldest of them is closed for the new one. So whoever opens connections
-without a credential takes room from others like them, never from those who are signed in.
+A connection is anonymous until one of its requests has shown a credential. Anonymous connections may use only a part of all
+connections, and each address only a part of those. At a limit the oldest anonymous connection is closed for the new one. A
+client that opens connections without a credential therefore displaces its like, and never an authenticated client.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from backstay.server.settings import Settings
 
 log = logging.getLogger("backstay.server")
 
-RESERVED = 128  # descriptors for the database, for listening, for whatever a process opens besides
-QUIET = 60.0  # seconds between two lines about the same
+RESERVED = 128  # file descriptors for the database, the listening sockets and other files
+QUIET = 60.0  # seconds between two log lines about closed connections
 
 
-class Line(Protocol):
-    """A connection, as far as it is counted."""
+class ClosableConnection(Protocol):
+    """A connection that can be counted and closed."""
 
     @property
     def address(self) -> str: ...
@@ -32,90 +32,92 @@ class Line(Protocol):
         ...
 
     def shutdown(self) -> None:
-        """Close as soon as what is being answered has been answered."""
+        """Close as soon as the current request has been answered."""
         ...
 
 
-class Connections:
+class OpenConnections:
+    """The open connections of a server, anonymous and authenticated ones."""
+
     def __init__(self, most: int, anonymous: int, per_address: int) -> None:
         self._most = most
         self._most_anonymous = anonymous
         self._most_per_address = per_address
-        self._anonymous: dict[Line, None] = {}  # the oldest first
-        self._addresses: dict[str, dict[Line, None]] = {}
-        self._known: dict[Line, None] = {}
+        self._anonymous: dict[ClosableConnection, None] = {}  # the oldest first
+        self._addresses: dict[str, dict[ClosableConnection, None]] = {}
+        self._authenticated: dict[ClosableConnection, None] = {}
         self._emptied: asyncio.Future[None] | None = None
         self._closed = 0
-        self._told = 0.0
+        self._logged_at = 0.0
 
     def __len__(self) -> int:
-        return len(self._anonymous) + len(self._known)
+        return len(self._anonymous) + len(self._authenticated)
 
-    def __iter__(self) -> Iterator[Line]:
-        return iter([*self._anonymous, *self._known])
+    def __iter__(self) -> Iterator[ClosableConnection]:
+        return iter([*self._anonymous, *self._authenticated])
 
     async def none_left(self) -> None:
-        """Returns when all of them have been closed."""
+        """Wait until all connections have been closed."""
         while len(self):
             self._emptied = asyncio.get_running_loop().create_future()
             await self._emptied
 
-    def enter(self, line: Line) -> None:
-        """Somebody has connected: there is room, or room is made, or it goes again."""
-        here = self._addresses.setdefault(line.address, {})
-        self._anonymous[line] = here[line] = None
+    def add(self, connection: ClosableConnection) -> None:
+        """Count a new connection, and close the oldest anonymous one if a limit is exceeded."""
+        here = self._addresses.setdefault(connection.address, {})
+        self._anonymous[connection] = here[connection] = None
         if len(here) > self._most_per_address:
             self._close(next(iter(here)))
         elif len(self._anonymous) > self._most_anonymous or len(self) > self._most:
             self._close(next(iter(self._anonymous)))
 
-    def signed_in(self, line: Line) -> None:
-        if line in self._anonymous:
-            self._forget(line)
-            self._known[line] = None
+    def mark_authenticated(self, connection: ClosableConnection) -> None:
+        if connection in self._anonymous:
+            self._remove_anonymous(connection)
+            self._authenticated[connection] = None
 
-    def leave(self, line: Line) -> None:
-        self._known.pop(line, None)
-        if line in self._anonymous:
-            self._forget(line)
+    def remove(self, connection: ClosableConnection) -> None:
+        self._authenticated.pop(connection, None)
+        if connection in self._anonymous:
+            self._remove_anonymous(connection)
         if self._emptied is not None and not self._emptied.done() and not len(self):
             self._emptied.set_result(None)
 
-    def _forget(self, line: Line) -> None:
-        del self._anonymous[line]
-        here = self._addresses[line.address]
-        del here[line]
+    def _remove_anonymous(self, connection: ClosableConnection) -> None:
+        del self._anonymous[connection]
+        here = self._addresses[connection.address]
+        del here[connection]
         if not here:
-            del self._addresses[line.address]
+            del self._addresses[connection.address]
 
-    def _close(self, line: Line) -> None:
-        self._forget(line)
-        line.drop()
+    def _close(self, connection: ClosableConnection) -> None:
+        self._remove_anonymous(connection)
+        connection.drop()
         self._closed += 1
         now = time.monotonic()
-        if self._told == 0.0 or now - self._told > QUIET:
+        if self._logged_at == 0.0 or now - self._logged_at > QUIET:
             log.warning(
-                "%d connections were closed to make room for others: %d are open, %d of them of nobody who is signed in"
+                "%d connections were closed to make room for others: %d are open, %d of them without a credential"
                 " (max_connections, max_anonymous_connections, max_anonymous_connections_per_address)",
                 self._closed,
                 len(self),
                 len(self._anonymous),
             )
-            self._told, self._closed = now, 0
+            self._logged_at, self._closed = now, 0
 
 
-def room(settings: Settings) -> Connections:
-    """As many as the settings allow, and as the process may have descriptors for."""
+def limited_connections(settings: Settings) -> OpenConnections:
+    """No connections yet, with the limits of the settings and of the process's file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = settings.max_connections
     if soft != resource.RLIM_INFINITY:
         most = max(2, min(most, soft - RESERVED))
     anonymous = min(settings.max_anonymous_connections, most // 2)
-    return Connections(most, anonymous, min(settings.max_anonymous_connections_per_address, anonymous))
+    return OpenConnections(most, anonymous, min(settings.max_anonymous_connections_per_address, anonymous))
 
 
-def make_room(settings: Settings) -> None:
-    """Have as many descriptors as the settings ask for, if the system lets this process."""
+def raise_descriptor_limit(settings: Settings) -> None:
+    """Raise the limit of file descriptors to what the settings need, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = settings.max_connections + RESERVED
     if hard != resource.RLIM_INFINITY:

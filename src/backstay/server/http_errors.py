@@ -1,4 +1,4 @@
-"""What a server says no with: a status, a stable reason, a sentence that helps, and the fields it is about."""
+"""Error responses: a status, a stable reason, a message that helps, and the fields it is about."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger("backstay.server")
 _AT = re.compile(r" - at `\$\.?(.*)`$")
 _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 
-# Everything not named here and refused by the kernel is a conflict with the state of things.
+# Any other refusal of the kernel is a conflict with the current state: 409.
 _STATUS = {
     "instance_not_found": 404,
     "run_not_found": 404,
@@ -48,7 +48,7 @@ _REASONS = {"workflow_not_found": "instance_not_found"}  # the word that publish
 
 
 class HttpError(Exception):
-    """An answer that is a refusal. `last`: the connection ends with it."""
+    """An error response. `last`: the connection ends with it."""
 
     last = False
 
@@ -60,12 +60,12 @@ class HttpError(Exception):
         self.fields = fields
 
     def body(self) -> dict[str, Any]:
-        # `error` and `message` both: the two planes have their own habit, and clients read either.
+        # Clients of the worker plane read `error`, those of the control plane `message`.
         return {"error": self.message, "message": self.message, "reason": self.reason, **self.fields}
 
 
 def refused(refusal: Refused) -> HttpError:
-    """What the engine has refused, as an answer."""
+    """The error response to a refusal of the engine."""
     reason = _REASONS.get(refusal.reason, refusal.reason)
     status = _STATUS.get(reason) or (422 if reason.startswith("invalid_") else 409)
     fields = {
@@ -81,38 +81,39 @@ def refused(refusal: Refused) -> HttpError:
 
 
 class Elsewhere(HttpError):
-    """This server is not the engine of its database (any more): it has no work to hand out, and no workers to ask. Whoever
-    wants either is to ask another server. Their connection ends, since a proxy that knows which one that is looks at new
-    ones only."""
+    """This server is not the engine of its database: it has no tasks and no workers to query; another server has them.
+
+    The connection ends, since a proxy chooses a server for new connections only.
+    """
 
     last = True
 
     def __init__(
         self,
         reason: str,
-        said: str = "another process runs the engine of this database; this server has no tasks",
+        message: str = "another process runs the engine of this database; this server has no tasks",
         **fields: Any,
     ) -> None:
-        super().__init__(503, reason, said, retryable=True, retry_after_seconds=1, **fields)
+        super().__init__(503, reason, message, retryable=True, retry_after_seconds=1, **fields)
 
 
 class Stopping(HttpError):
-    """This server is about to stop: whoever would wait here asks the one that comes after it."""
+    """This server is about to stop, so calls that would wait are to be made again at its successor."""
 
     last = True
 
     def __init__(self) -> None:
-        said = "this server is about to stop; ask again in a moment"
-        super().__init__(503, "server_draining", said, retryable=True, retry_after_seconds=1)
+        message = "this server is about to stop; ask again in a moment"
+        super().__init__(503, "server_draining", message, retryable=True, retry_after_seconds=1)
 
 
 def invalid(field: str, message: str, reason: str = "validation_failed") -> HttpError:
-    """A field of the request that cannot be used."""
+    """The error response to a field with an invalid value."""
     return HttpError(422, reason, message, field=field, **_errors(field, message))
 
 
 def undecodable(error: msgspec.MsgspecError) -> HttpError:
-    """A body that is not JSON, or not of the shape that was asked for."""
+    """The error response to a body that is not JSON, or not of the expected shape."""
     if not isinstance(error, msgspec.ValidationError):
         return HttpError(400, "malformed_json", f"the body is not valid JSON: {error}", field="body")
     text = str(error)
@@ -122,26 +123,26 @@ def undecodable(error: msgspec.MsgspecError) -> HttpError:
     if missing:
         field = f"{path}.{missing[1]}" if path else missing[1]
         return invalid(field, f"{field} is required")
-    said = _AT.sub("", text)
+    why = _AT.sub("", text)
     field = path or "body"
-    return invalid(field, f"{field}: {said[0].lower()}{said[1:]}")
+    return invalid(field, f"{field}: {why[0].lower()}{why[1:]}")
 
 
-def problem_of(error: Exception, where: str) -> HttpError:
-    """Whatever went wrong while a request was answered, as the answer. What is our own mistake is logged."""
+def to_http_error(error: Exception, where: str) -> HttpError:
+    """The error response to any exception. Bugs of the server and damaged histories are logged; `where` names the request."""
     match error:
         case HttpError():
             return error
         case Refused():
             return refused(error)
         case Unavailable():
-            said = f"the database cannot be used now: {error}"
-            return HttpError(503, "storage_unavailable", said, retryable=True, retry_after_seconds=1)
+            message = f"the database cannot be used now: {error}"
+            return HttpError(503, "storage_unavailable", message, retryable=True, retry_after_seconds=1)
         case RedactionFailed():
             return HttpError(500, "export_redaction_failed", str(error))
         case HistoryDamaged():
             log.error("%s: %s", where, error)
-            # Not a 5xx: asking again does not help, and clients would.
+            # Not a 5xx: clients would repeat the request, which does not help.
             return HttpError(
                 409,
                 "history_damaged",
@@ -161,5 +162,5 @@ def problem_of(error: Exception, where: str) -> HttpError:
 
 
 def _errors(field: str, message: str) -> dict[str, Any]:
-    found = {field: [message]}
-    return {"errors": found, "validation_errors": found}
+    errors = {field: [message]}
+    return {"errors": errors, "validation_errors": errors}

@@ -1,4 +1,4 @@
-"""Requests and responses of HTTP, as handlers see them."""
+"""HTTP requests and responses, as handlers see them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class HttpRequest:
         self.namespace = ""
         self.version = ""  # of the protocol that the caller speaks
         self.roles: frozenset[Role] = EVERY
-        self.bound: str | None = None  # the only namespace that the caller may speak of
+        self.bound: str | None = None  # the only namespace that the caller may use
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -64,7 +64,7 @@ class HttpRequest:
         return self._query
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
-        """A whole number of the query string, clamped from above: a page is never larger than it may be."""
+        """A whole number of the query string. One above `high` counts as `high`, so that a page is never too large."""
         text = self.query.get(name)
         if not text:
             return default
@@ -83,20 +83,20 @@ class HttpRequest:
         return decoded(decoder, self.body or b"{}")
 
     async def gone(self) -> None:
-        """Returns when the caller has hung up."""
+        """Wait until the caller has hung up."""
         self._gone = asyncio.get_running_loop().create_future()
         await self._gone
 
     def hang_up(self) -> None:
-        """The caller has hung up: whoever waits for that is told."""
+        """Wake `gone`, since the caller has hung up."""
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 
 
 class ParsedRequest(HttpRequest):
-    """A request whose head has been parsed, and whose body is still to come."""
+    """A request whose head has been parsed; its body follows."""
 
-    __slots__ = ("complete", "expects_continue", "http_1_0", "keep_alive", "target", "text", "too_large")
+    __slots__ = ("complete", "expects_continue", "head_text", "http_1_0", "keep_alive", "target", "too_large")
 
     def __init__(self, method: str, url: bytes, headers: Mapping[str, str]) -> None:
         try:
@@ -107,16 +107,16 @@ class ParsedRequest(HttpRequest):
         query = parsed.query or b""
         super().__init__(method, unquote(path) if "%" in path else path, headers, query)
         self.target = f"{path}?{query.decode('latin-1')}" if query else path  # as it was sent
-        self.complete = False  # its body is here
-        self.too_large = False  # its body is, and was dropped
-        self.keep_alive = True  # the connection is for further requests
+        self.complete = False  # the whole body has been received
+        self.too_large = False  # the body is too large and was dropped
+        self.keep_alive = True  # further requests may follow on the connection
         self.http_1_0 = False
-        self.expects_continue = False  # the client waits to hear that its body is wanted
-        self.text: bytes | None = None  # of the head, by which it may be remembered
+        self.expects_continue = False  # the client sends its body after a 100 Continue
+        self.head_text: bytes | None = None  # by which the head may be remembered
 
 
 def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """What a body says, or a refusal of whatever is wrong with it."""
+    """The decoded body; raises an `HttpError` that names the field at fault."""
     try:
         return decoder.decode(body)
     except msgspec.MsgspecError as error:
@@ -128,7 +128,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
 
 
 def converted(value: Any, shape: type[T]) -> T:
-    """A decoded body as this struct, or a refusal of whatever is wrong with it."""
+    """Parsed JSON as this struct; raises an `HttpError` that names the field at fault."""
     try:
         return msgspec.convert(value, shape)
     except msgspec.MsgspecError as error:
@@ -136,9 +136,11 @@ def converted(value: Any, shape: type[T]) -> T:
 
 
 class HttpResponse(NamedTuple):
-    """What a handler answers. `raw`: bytes of a type of its own, without the envelope of the plane. `parts`: the same, sent as they come.
+    """The response of a handler.
 
-    `last`: the connection ends with it, so that whoever asks again may be led to another server.
+    `raw`: bytes that are sent as they are, without the envelope of the plane; their type is `content_type`. `parts`: the
+    same, sent one after the other as they are made. `last`: the connection ends with this response, so that the caller's next
+    request may reach another server.
     """
 
     body: Mapping[str, Any]
@@ -150,4 +152,4 @@ class HttpResponse(NamedTuple):
 
 
 class ClientDisconnected(Exception):
-    """The caller hung up; nobody is left to answer."""
+    """The caller hung up, so no response can be sent."""

@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: requests are read, answered one after the other, and bounded in size and time.
 
-`HttpProtocol` is an `asyncio.Protocol` on top of httptools (llhttp, the parser of Node.js, in its strict mode). It knows how
-bytes become a request and a reply becomes bytes; which route answers, and who may ask, is the business of `app.py`.
+`HttpProtocol` is an `asyncio.Protocol`. It decides when to read, to parse, to answer and to hang up. `http_parser.py` turns
+bytes into requests; `app.py` decides who may call which route.
 
 A request goes through these stages, and every request of the server goes through the same ones:
 
@@ -20,11 +20,11 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 
-import httptools
-
-from backstay.server.app import App, Headers, failed
+from backstay.server.app import App, Headers, error_response
+from backstay.server.deadline import MovingDeadline
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse, ParsedRequest
+from backstay.server.http_parser import RequestParser, body_too_large
 from backstay.server.pending_reply import PendingReply
 from backstay.server.router import Route
 from backstay.sockets import keep_alive
@@ -34,9 +34,6 @@ log = logging.getLogger("backstay.server")
 PIECE = 4096
 """Bytes that are parsed at a time. The parser cannot stop between two pipelined requests, so this bounds how many requests
 are parsed before the first of them is answered."""
-
-CHUNK = 8
-"""Bytes of chunk headers allowed for each byte of a chunked body: a chunk of one byte takes six."""
 
 HEADS = 32  # remembered for a connection
 HEAD_BYTES = 4096  # a longer head is not remembered
@@ -48,7 +45,7 @@ _OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\
 
 
 class KnownHead(NamedTuple):
-    """What a head says that was parsed and checked before on this connection."""
+    """A head that was parsed and checked before on this connection."""
 
     route: Route
     headers: Mapping[str, str]
@@ -59,29 +56,28 @@ class HttpProtocol(asyncio.Protocol):
     """One connection of the server.
 
     **One request at a time.** A client may send its next requests before it has the reply to the first (pipelining). Replies
-    have to leave in the order of the requests, so only one request is answered at a time, and while one is, what arrives is
-    kept as bytes (`_unread`) and reading from the socket stops: a client cannot make the server hold more than one read and
+    have to leave in the order of the requests, so only one request is answered at a time. Meanwhile bytes that arrive are
+    kept unparsed (`_unread`) and reading from the socket stops: a client cannot make the server hold more than one read and
     one piece of parsed requests, however much it sends. `test_a_client_that_does_not_read_is_not_read` floods a server to
     show it. The same holds for a client that sends but never reads: above the transport's high-water mark no further
     request is taken up until the client has read some of its replies (`pause_writing`).
 
     **Disconnects.** Reading goes on while a request is answered, if nothing has been pipelined, because that is how a closed
-    connection is noticed: `connection_lost` gives up a pending reply, cancels the sending of a streamed one and wakes
-    whoever waits in `HttpRequest.gone`. A handler that is working is not cancelled, since what it does may be half done; its reply
-    is dropped. Without this a worker that died while it polled would be handed a task that nobody runs.
+    connection is noticed: `connection_lost` gives up a pending reply, cancels the sending of a streamed one and wakes a
+    handler that waits in `HttpRequest.gone`. A handler that is working is not cancelled, since its work may be half done; its
+    reply is dropped. Without this a worker that died while it polled would be handed a task that nobody runs.
 
     **Heads that were seen before.** Our own clients and workers, and most others, send the same head with every request but
     for the digits of `Content-Length`. A request that arrives whole, in one read, and whose head differs from an earlier one
     of its connection in those digits only, is not parsed again: the head is looked up by its bytes. Only a head that the
     strict parser has accepted, with that one `Content-Length` and without `Transfer-Encoding`, is remembered, and the digits
-    must be exactly the number of bytes that follow; whatever differs goes through the parser. So a remembered head can never
+    must be exactly the number of bytes that follow; every other request goes through the parser. So a remembered head can never
     make the end of a request ambiguous (`test_a_head_that_can_be_read_in_two_ways_is_refused`). The credential is checked
     every time.
 
     **Deadlines.** A connection waits for its client in three ways: for a head (`head_seconds`), a body (`body_seconds`) or
-    the next request (`idle_seconds`). There is one timer for all of them, and a deadline that moves into the future leaves
-    it alone: when the timer fires early, it is set again. A busy connection therefore sets a timer every `idle_seconds`
-    instead of twice per request.
+    the next request (`idle_seconds`). There is one timer for all of them (`MovingDeadline`), so a busy connection sets a timer
+    every `idle_seconds` instead of twice per request.
     """
 
     def __init__(self, app: App) -> None:
@@ -89,28 +85,17 @@ class HttpProtocol(asyncio.Protocol):
         self._settings = app.server.settings
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", None)  # from connection_made on
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = RequestParser(self._settings)
         self._heads: dict[bytes, KnownHead] = {}
         self.address = ""
-        self.known = False  # a request of this connection has shown a credential
+        self.authenticated = False  # a request of this connection has shown a credential
         # -- what has been received
         self._unread: deque[memoryview] = deque()  # not parsed yet
-        self._paused = False  # reading from the socket is
-        self._input_over = False  # nothing that arrives from now on is looked at
-        self._in_message = False  # the parser is
-        self._in_head = False
-        self._url = b""
-        self._headers: dict[str, str] = {}
-        self._head_bytes = 0  # of headers and trailers
-        self._head_lines = 0
-        self._message_bytes = 0  # of the whole request, and how many of them are its body
-        self._body_bytes = 0
-        self._body: list[bytes] = []
-        self._text: bytes | None = None  # of the head that is being parsed, without its length, if it can be remembered
-        self._refusal: HttpError | None = None  # of what cannot be parsed
+        self._reading_paused = False
+        self._input_over = False  # bytes that arrive from now on are ignored
+        self._refusal: HttpError | None = None  # of bytes that cannot be parsed
         # -- what is answered
-        self._incoming: ParsedRequest | None = None  # its body has not been received completely
-        self._queue: deque[ParsedRequest] = deque()  # pipelined after the current one
+        self._queue = self._parser.requests  # pipelined after the current one
         self._current: HttpRequest | None = None
         self._route: Route | None = None  # of the current request, once it is admitted
         self._running = False  # a handler has the current request
@@ -119,13 +104,10 @@ class HttpProtocol(asyncio.Protocol):
         self._last = False  # the connection ends with the next reply
         self._writing_paused = False
         self._writable: asyncio.Future[None] | None = None
-        # -- deadlines
         # Which part of a request the deadline is for: a head, body, request or nothing. "first" is the first head of the
         # connection, whose time begins when it is opened; "" is one whose deadline is still to be set.
         self._waits_for = "first"
-        self._deadline: float | None = None
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
+        self._deadline = MovingDeadline(self._loop, self._too_slow)
 
     # -- the connection
 
@@ -134,42 +116,39 @@ class HttpProtocol(asyncio.Protocol):
         keep_alive(transport.get_extra_info("socket"))
         peer = transport.get_extra_info("peername")
         self.address = peer[0] if peer else ""
-        self._set_deadline(self._settings.head_seconds)
-        self._app.connections.enter(self)
+        self._deadline.set(self._settings.head_seconds)
+        self._app.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._input_over = True
         self._unread.clear()
         self._queue.clear()
         self._heads.clear()
-        self._deadline = None
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._deadline.close()
         if self._pending is not None:
             self._pending.give_up()
         if self._streaming is not None:
             self._streaming.cancel()
         if self._current is not None:
             self._current.hang_up()
-        del self._parser  # it holds this connection, which would then wait for the garbage collector
-        self._app.connections.leave(self)
+        self._parser.close()
+        self._app.connections.remove(self)
 
     def drop(self) -> None:
-        """Close at once, whatever is being sent."""
+        """Close at once, even in the middle of a reply."""
         self._transport.abort()
 
     def shutdown(self) -> None:
-        """The server stops: an idle connection is closed now, another one with the reply to its current request."""
+        """Close because the server stops: at once if idle, otherwise with the reply to the current request."""
         if self._current is None:
             self._transport.close()
         else:
             self._last = True
 
-    def signed_in(self) -> None:
-        if not self.known:
-            self.known = True
-            self._app.connections.signed_in(self)
+    def mark_authenticated(self) -> None:
+        if not self.authenticated:
+            self.authenticated = True
+            self._app.connections.mark_authenticated(self)
 
     # -- back-pressure
 
@@ -187,7 +166,7 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._input_over:
             return
-        if self._current is None and not self._in_message and not self._writing_paused and not self._unread:
+        if self._current is None and not self._parser.in_message and not self._writing_paused and not self._unread:
             end = data.find(HEAD_END)
             at = data.find(LENGTH, 0, end)
             if 0 < at < end <= HEAD_BYTES:
@@ -195,42 +174,42 @@ class HttpProtocol(asyncio.Protocol):
                 text = data[:at] + data[stop:end]
                 head = self._heads.get(text)
                 if head is None:
-                    self._text = text
+                    self._parser.head_text = text
                 elif data[at + 18 : stop] == b"%d" % (len(data) - end - 4):
                     self._receive_known(head, data[end + 4 :])
                     return
         self._unread.append(memoryview(data))
         self._proceed()
-        self._text = None
+        self._parser.head_text = None
 
     def _receive_known(self, head: KnownHead, body: bytes) -> None:
-        """Answer a request that came whole, and whose head has been parsed before."""
+        """Answer a request that arrived in one read and whose head has been parsed before."""
         route = head.route
         self._current = request = HttpRequest(route.method, route.path, head.headers)
         self._route = route
         request.version = head.version
         try:
             if len(body) > self._settings.max_body_bytes:
-                raise self._body_too_large()
+                raise body_too_large(self._settings)
             app = self._app
             app.authenticate(route, request, self)
             request.body = body
             app.resolve_namespace(route, request)
             self._begin(route, request)
         except Exception as error:
-            self._reply(failed(request, error))
+            self._reply(error_response(request, error))
         if not self._running:
             self._rest()
 
     def _proceed(self) -> None:
-        """Parse and answer what has been received, until something has to be waited for."""
+        """Parse and answer until a handler, the client or the socket has to be waited for."""
         while not self._transport.is_closing():
             if self._current is None:
                 if self._writing_paused:
                     break
                 if self._queue:
                     self._current = self._queue.popleft()
-                elif self._refusal is not None and self._incoming is None:
+                elif self._refusal is not None and self._parser.incoming is None:
                     self._refuse(self._refusal)
                     return
             if isinstance(self._current, ParsedRequest) and not self._running and self._advance(self._current):
@@ -241,59 +220,56 @@ class HttpProtocol(asyncio.Protocol):
         self._rest()
 
     def _rest(self) -> None:
-        """Nothing can be done now: read on, unless something has been read that is not answered, and set the deadline."""
+        """Wait: read on, unless requests are left to answer, and set the deadline of what the client has to send."""
         if self._transport.is_closing():
             return
         pause = bool(self._unread or self._queue or (self._writing_paused and self._current is None))
-        if pause is not self._paused:
-            self._paused = pause
+        if pause is not self._reading_paused:
+            self._reading_paused = pause
             if pause:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
         if self._running or pause:
             waits_for = "nothing"  # of the client
-        elif self._in_message:
-            waits_for = "head" if self._in_head else "body"
+        elif self._parser.in_message:
+            waits_for = "head" if self._parser.in_head else "body"
         else:
             waits_for = "request"
         if waits_for == self._waits_for or (self._waits_for == "first" and waits_for != "nothing"):
             return
         self._waits_for = waits_for
         if waits_for == "request":
-            self._set_deadline(self._settings.idle_seconds)
+            self._deadline.set(self._settings.idle_seconds)
         elif waits_for == "nothing":
-            self._deadline = None
+            self._deadline.at = None
         else:
-            self._set_deadline(self._settings.head_seconds if waits_for == "head" else self._settings.body_seconds)
-
-    # -- parsing
+            self._deadline.set(self._settings.head_seconds if waits_for == "head" else self._settings.body_seconds)
 
     def _parse(self) -> None:
         """Parse the next piece of what has been received."""
+        parser = self._parser
         data = self._unread.popleft()
-        piece = data[:PIECE]
         if len(data) > PIECE:
             self._unread.appendleft(data[PIECE:])
-        self._message_bytes += len(piece)
-        try:
-            self._parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            pass  # answered in HTTP/1.1, after which the connection ends
-        except httptools.HttpParserError as error:
-            if not self._input_over:  # what follows the last request of a connection is not looked at
-                self._break_off(self._refusal or _malformed(error))
-        else:
-            if self._message_bytes - self._body_bytes > self._settings.max_head_bytes + CHUNK * self._body_bytes:
-                self._break_off(self._head_too_large())
+        refusal = parser.feed(data[:PIECE])
+        if parser.advanced:
+            parser.advanced = False
+            self._waits_for = ""
+        if self._current is None and self._queue:
+            self._current = self._queue.popleft()
+        if parser.ended:
+            self._input_over = True
+            self._unread.clear()
+        if refusal is not None:
+            self._break_off(refusal)
 
     def _break_off(self, refusal: HttpError) -> None:
-        """Nothing after this can be understood. Requests that came before are answered first."""
+        """Ignore the rest of what is received, since it cannot be parsed. Requests before it are answered first."""
         self._input_over = True
         self._unread.clear()
         self._refusal = refusal
-        broken, self._incoming = self._incoming, None
-        self._in_message = self._in_head = False
+        broken = self._parser.abandon()
         if broken is None:
             return
         broken.keep_alive = False
@@ -304,89 +280,12 @@ class HttpProtocol(asyncio.Protocol):
         elif self._running:
             self._refusal = None  # the connection ends with its reply
         else:
-            self._reply(failed(broken, refusal))
-
-    def on_message_begin(self) -> None:
-        if self._input_over:
-            raise self._head_too_large()  # stops the parser; what follows the last request is not looked at
-        self._in_message = self._in_head = True
-        self._url = b""
-        self._headers = {}
-        self._head_bytes = self._head_lines = self._message_bytes = self._body_bytes = 0
-        self._body = []
-        if self._waits_for != "first":
-            self._waits_for = ""
-
-    def on_url(self, url: bytes) -> None:
-        limit = self._settings.max_url_bytes
-        self._url += url
-        if len(self._url) > limit:
-            self._refusal = HttpError(414, "url_too_long", f"a URL has at most {limit} bytes", configured_limit=limit)
-            raise self._refusal
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._head_bytes += len(name) + len(value) + 4
-        self._head_lines += 1
-        if self._head_bytes > self._settings.max_head_bytes or self._head_lines > self._settings.max_headers:
-            self._refusal = self._head_too_large()
-            raise self._refusal
-        if self._in_head:  # trailers say nothing about a request: a proxy that checks heads has not seen them
-            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        parser, headers = self._parser, self._headers
-        try:
-            request = ParsedRequest(parser.get_method().decode("ascii"), self._url, headers)
-        except HttpError as problem:
-            self._refusal = problem
-            raise
-        request.http_1_0 = parser.get_http_version() == "1.0"
-        request.keep_alive = not request.http_1_0 and parser.should_keep_alive()
-        request.expects_continue = not request.http_1_0 and headers.get("expect", "").lower() == "100-continue"
-        if parser.should_upgrade():
-            request.keep_alive = False
-            if "transfer-encoding" in headers or headers.get("content-length", "0") != "0":
-                # The parser takes what follows for another protocol.
-                self._refusal = HttpError(400, "malformed_request", "a request with a body cannot ask for an upgrade")
-                raise self._refusal
-        if request.keep_alive and "transfer-encoding" not in headers:
-            request.text = self._text
-        self._text = None
-        self._in_head = False
-        self._waits_for = ""
-        self._incoming = request
-        if self._current is None and not self._queue:
-            self._current = request
-        else:
-            self._queue.append(request)
-
-    def on_body(self, body: bytes) -> None:
-        request = self._incoming
-        assert request is not None
-        self._body_bytes += len(body)
-        if self._body_bytes > self._settings.max_body_bytes:
-            request.too_large = True
-            self._body = []
-        else:
-            self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        request = self._incoming
-        assert request is not None
-        request.body = b"".join(self._body)
-        request.complete = True
-        self._body = []
-        self._incoming = None
-        self._in_message = False
-        self._waits_for = ""
-        if not request.keep_alive:
-            self._input_over = True
-            self._unread.clear()
+            self._reply(error_response(broken, refusal))
 
     # -- answering
 
     def _advance(self, request: ParsedRequest) -> bool:
-        """Take the current request as far as it goes with what has been received of it; false if it needs more."""
+        """Check and begin the current request as far as it has been received. False: it needs more of its body."""
         app = self._app
         try:
             route = self._route
@@ -397,34 +296,34 @@ class HttpProtocol(asyncio.Protocol):
             if route.reads_body and not self._has_body(request):
                 return False
             app.check(route, request, self)
-            if request.text is not None:
-                self._remember(request.text, route, request)
+            if request.head_text is not None:
+                self._remember(request.head_text, route, request)
             self._begin(route, request)
         except Exception as error:
-            self._reply(failed(request, error))
+            self._reply(error_response(request, error))
         return True
 
     def _has_body(self, request: ParsedRequest) -> bool:
         """Whether the whole body has been received. One that is too large is refused as soon as that is known."""
         if request.too_large or int(request.headers.get("content-length", "0")) > self._settings.max_body_bytes:
-            raise self._body_too_large()
-        if request.expects_continue and not request.complete and not self._body_bytes:
+            raise body_too_large(self._settings)
+        if request.expects_continue and not request.complete and not self._parser.body_bytes:
             request.expects_continue = False
             self._transport.write(_CONTINUE)
         return request.complete
 
     def _begin(self, route: Route, request: HttpRequest) -> None:
         """Hand an admitted request to its handler."""
-        given = route.handler(self._app.server, request)
-        if isinstance(given, HttpResponse):
-            self._reply(given)
+        reply = route.handler(self._app.server, request)
+        if isinstance(reply, HttpResponse):
+            self._reply(reply)
             return
         self._running = True
-        if isinstance(given, PendingReply):
-            self._pending = given
-            given.answer.add_done_callback(self._answered)
+        if isinstance(reply, PendingReply):
+            self._pending = reply
+            reply.answer.add_done_callback(self._answered)
         else:
-            self._app.run(self._handle(route, request, given))
+            self._app.run(self._handle(route, request, reply))
 
     def _answered(self, _: asyncio.Future[Any]) -> None:
         pending, request = self._pending, self._current
@@ -433,10 +332,10 @@ class HttpProtocol(asyncio.Protocol):
         try:
             answer = pending.reply()
         except asyncio.CancelledError:
-            self._transport.close()  # it was given up, since nobody waits for it
+            self._transport.close()  # the reply was given up: its client has hung up
             return
         except Exception as error:
-            answer = failed(request, error)
+            answer = error_response(request, error)
         self._reply(answer)
         if self._unread or self._queue or self._refusal is not None:
             self._proceed()
@@ -452,7 +351,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
             return
         except Exception as error:
-            answer = failed(request, error)
+            answer = error_response(request, error)
         if not isinstance(answer, HttpResponse):
             answer = HttpResponse(answer)
         if answer.parts is not None:
@@ -476,10 +375,10 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(_OK % (len(content), content))
             return
         try:
-            headers, content = self._app.rendered(route, request, answer)
+            headers, content = self._app.encode_response(route, request, answer)
         except Exception as error:  # a handler's answer that cannot be encoded
-            answer = failed(request, error)
-            headers, content = self._app.rendered(route, request, answer)
+            answer = error_response(request, error)
+            headers, content = self._app.encode_response(route, request, answer)
         head = _head(answer.status, headers, close)
         self._transport.write(head if request.method == "HEAD" else head + content)
         if close:
@@ -488,9 +387,9 @@ class HttpProtocol(asyncio.Protocol):
     async def _stream(self, route: Route, request: HttpRequest, answer: HttpResponse) -> None:
         """Send a reply part by part, as fast as the client reads. It is given up when the connection is lost."""
         assert answer.parts is not None
-        headers, _ = self._app.rendered(route, request, answer)
+        headers, _ = self._app.encode_response(route, request, answer)
         close = self._last or answer.last or not request.keep_alive
-        if not request.http_1_0:  # such a client knows the end of a body by its length, or by the end of the connection
+        if not request.http_1_0:  # HTTP/1.0 knows no chunks: the end of the connection is the end of the body
             headers.append((b"transfer-encoding", b"chunked"))
         self._streaming = asyncio.current_task()
         async with aclosing(answer.parts):
@@ -516,17 +415,17 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
 
     def _end(self) -> None:
-        """The current request is answered. What has not been received of it is read and dropped."""
+        """Forget the current request, which has been answered. Any rest of its body is read and dropped."""
         self._current = self._route = self._pending = self._streaming = None
         self._running = False
         self._waits_for = ""
 
-    def _refuse(self, problem: HttpError) -> None:
-        """Say what is wrong with something that is no request, and hang up."""
-        headers, content = self._app.rendered(
-            None, HttpRequest("", "", {}), HttpResponse(problem.body(), problem.status)
+    def _refuse(self, error: HttpError) -> None:
+        """Answer bytes that are not a request, and close the connection."""
+        headers, content = self._app.encode_response(
+            None, HttpRequest("", "", {}), HttpResponse(error.body(), error.status)
         )
-        self._transport.write(_head(problem.status, headers, True) + content)
+        self._transport.write(_head(error.status, headers, True) + content)
         self._transport.close()
 
     # -- heads that were seen before
@@ -538,57 +437,21 @@ class HttpProtocol(asyncio.Protocol):
         if plain and whole and len(self._heads) < HEADS and self._app.server.signatures is None:
             self._heads[text] = KnownHead(route, request.headers, request.version)
 
-    # -- deadlines and limits
-
-    def _set_deadline(self, seconds: float) -> None:
-        self._deadline = at = self._loop.time() + seconds
-        if self._alarm is None or at < self._alarm_at:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._alarm_at = at
-            self._alarm = self._loop.call_later(seconds, self._ring)
-
-    def _ring(self) -> None:
-        self._alarm = None
-        if self._deadline is None or self._running:
-            return
-        left = self._deadline - self._loop.time()
-        if left > 0:
-            self._alarm_at = self._deadline
-            self._alarm = self._loop.call_later(left, self._ring)
-        else:
-            self._deadline = None
-            self._too_slow()
-
     def _too_slow(self) -> None:
-        """The client has not sent in time what was waited for."""
+        """Refuse or close: the client has not sent in time the head, body or request that the deadline was for."""
+        if self._running:
+            return
         request = self._current
-        if self._in_head:
+        if self._parser.in_head:
             seconds = self._settings.head_seconds
             self._refuse(HttpError(408, "head_timeout", f"the head of the request did not arrive within {seconds:g} s"))
         elif request is not None:
             seconds = self._settings.body_seconds
-            said = f"the body did not arrive within {seconds:g} seconds"
-            self._reply(failed(request, HttpError(408, "body_timeout", said)))
+            message = f"the body did not arrive within {seconds:g} seconds"
+            self._reply(error_response(request, HttpError(408, "body_timeout", message)))
             self._rest()
         else:
             self._transport.close()
-
-    def _head_too_large(self) -> HttpError:
-        limit = self._settings.max_head_bytes
-        said = f"the head of a request has at most {limit} bytes and {self._settings.max_headers} headers"
-        return HttpError(431, "head_too_large", said, configured_limit=limit)
-
-    def _body_too_large(self) -> HttpError:
-        limit = self._settings.max_body_bytes
-        return HttpError(
-            413,
-            "payload_too_large",
-            f"the body is larger than {limit} bytes (max_body_bytes); store what is so large elsewhere and pass on where"
-            " it is, or let this server take more",
-            field="body",
-            configured_limit=limit,
-        )
 
 
 def _head(status: int, headers: Headers, close: bool) -> bytes:
@@ -597,9 +460,3 @@ def _head(status: int, headers: Headers, close: bool) -> bytes:
         parts += (name, b": ", value, b"\r\n")
     parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
     return b"".join(parts)
-
-
-def _malformed(error: httptools.HttpParserError) -> HttpError:
-    if isinstance(error, httptools.HttpParserCallbackError):
-        log.error("a request could not be read", exc_info=error.__context__)  # a mistake of ours, not of the client
-    return HttpError(400, "malformed_request", "this is not a request of HTTP/1.1")

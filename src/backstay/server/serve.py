@@ -1,7 +1,7 @@
-"""Serving: listening sockets in front of the application, until SIGTERM or Ctrl-C drains the server.
+"""Serving: the application listens on sockets until SIGTERM or Ctrl-C drains the server.
 
-Draining: no new leases, parked polls are answered at once, running requests end, the engine writes what it has decided,
-the process ends with 0.
+Draining: no new leases are given, parked polls are answered at once, running requests end, the engine writes what it has
+decided, and the process ends with 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import ssl
 from collections.abc import Callable
 
 from backstay.server.app import App
-from backstay.server.connections import make_room
+from backstay.server.connections import raise_descriptor_limit
 from backstay.server.http_protocol import HttpProtocol
 from backstay.server.server import Server
 from backstay.server.settings import Settings
@@ -28,25 +28,25 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class CannotListen(Exception):
-    """The address is taken, or none of this machine's, or its certificate cannot be used."""
+    """The address is in use or not of this machine, or the certificate cannot be used."""
 
 
 class HttpServer:
-    """Accepts connections until it is told to drain.
+    """Accepts connections until `drain` is called.
 
-    **Shutdown.** `drain` is what a signal calls: it returns at once, and the engine leases nothing any more, so whoever is
-    parked gets an answer. `close` then stops listening, closes the connections that wait for nothing, and lets the others
-    end with the reply to their current request, which says `connection: close`. What has not ended after `drain_seconds`, or
-    when the signal comes a second time, is cut off: a client that does not read its reply must not keep a process alive
-    that its supervisor is about to kill. Cut off is safe: what a request has decided is on disk or was never answered, and
-    our clients ask again under the same request id.
+    **Shutdown.** A signal calls `drain`: it returns at once, the engine leases nothing any more, and parked requests are
+    answered. `close` then stops listening, closes idle connections, and lets the others end with the reply to their current
+    request, which says `connection: close`. Connections that are left after `drain_seconds`, or at a second signal, are
+    dropped: a client that does not read its reply must not keep a process alive that its supervisor is about to kill.
+    Dropping is safe: the decision of a request is on disk or was never answered, and our clients repeat a request under the
+    same request id.
     """
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._settings = app.server.settings
         self._listening: list[asyncio.Server] = []
-        self._told = asyncio.Event()  # to drain
+        self._draining = asyncio.Event()
         self._forced = asyncio.Event()
 
     async def listen(self, sockets: list[socket.socket]) -> list[str]:
@@ -64,15 +64,15 @@ class HttpServer:
         return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in names]
 
     def drain(self) -> None:
-        """Stop soon. Told twice, stop now."""
-        if self._told.is_set():
+        """Begin to stop. A second call drops what has not ended."""
+        if self._draining.is_set():
             self._forced.set()
         else:
-            self._told.set()
+            self._draining.set()
             self._app.server.drain()
 
-    async def told_to_drain(self) -> None:
-        await self._told.wait()
+    async def drain_requested(self) -> None:
+        await self._draining.wait()
 
     async def close(self) -> None:
         """Stop listening, let requests end, and close every connection."""
@@ -103,7 +103,7 @@ class HttpServer:
 
     async def _ended(self) -> None:
         await self._app.connections.none_left()
-        while self._app.handling:  # those whose caller has hung up
+        while self._app.handling:  # requests whose caller has hung up
             await asyncio.wait(self._app.handling)
 
 
@@ -120,26 +120,26 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
 
 
 def listen(settings: Settings) -> list[socket.socket]:
-    """Take the address before anything else: a server that nobody can reach must not become the engine."""
-    taken: list[socket.socket] = []
+    """Bind the address before anything else: a server that cannot be reached must not become the engine."""
+    sockets: list[socket.socket] = []
     try:
-        places = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, _, _, _, address in dict.fromkeys(places):
-            taken.append(socket.create_server(address, family=family, backlog=BACKLOG))
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, _, _, _, address in dict.fromkeys(addresses):
+            sockets.append(socket.create_server(address, family=family, backlog=BACKLOG))
     except OSError as error:
-        for one in taken:
+        for one in sockets:
             one.close()
         why = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
         raise CannotListen(
             f"cannot listen at {settings.host}:{settings.port}: {why}; see what runs there, or choose another address"
             " with --host and --port"
         ) from None
-    return taken
+    return sockets
 
 
 async def serve(settings: Settings, started: Callable[[str], None]) -> None:
-    """Until told to stop. `started` gets the address."""
-    make_room(settings)
+    """Serve until a signal. `started` is called with each address."""
+    raise_descriptor_limit(settings)
     sockets = listen(settings)
     loop = asyncio.get_running_loop()
     try:
@@ -150,10 +150,10 @@ async def serve(settings: Settings, started: Callable[[str], None]) -> None:
                 loop.add_signal_handler(number, http.drain)
             for address in addresses:
                 started(address)
-            await http.told_to_drain()
+            await http.drain_requested()
             await http.close()
             for number in SIGNALS:
-                loop.remove_signal_handler(number)  # one that comes now ends the process, like any other
+                loop.remove_signal_handler(number)  # a further one ends the process, as usual
     finally:
         for one in sockets:
             one.close()

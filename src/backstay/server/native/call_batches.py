@@ -12,7 +12,7 @@ from msgspec import Raw
 from backstay.kernel.message import Refused
 from backstay.protocol.native import client as calls
 from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import HttpError, problem_of
+from backstay.server.http_errors import HttpError, to_http_error
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.native.client_routes import PendingCall, begin, refusal_body
 from backstay.server.router import Route
@@ -60,7 +60,7 @@ class CallBatch:
         if isinstance(error, Refused):
             self._say(calls.BatchedReply(place, Raw(refusal_body(error)), 409))
         else:
-            problem = problem_of(error, f"call {name}")
+            problem = to_http_error(error, f"call {name}")
             self._say(calls.BatchedReply(place, Raw(calls.encode(problem.body())), problem.status))
 
     def _say(self, said: calls.BatchedReply) -> None:
