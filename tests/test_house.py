@@ -50,7 +50,7 @@ CYCLE_AT_RUN_TIME = 4
 CYCLE_WITH_TYPES = {
     "cli": 1,
     "codec": 1,
-    "engine": 5,
+    "engine": 2,
     "kernel": 4,
     "protocol": 1,
     "sdk": 6,

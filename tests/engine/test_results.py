@@ -21,7 +21,7 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.engine.waiters import CHECKS, Waiter
+from backstay.engine.waiters import CHECKS, ENDED, Waiter
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.start import Start
 from backstay.protocol import requests as ask
@@ -277,6 +277,25 @@ def test_an_engine_that_is_stopped_while_it_looks_around_does_not_begin_to_look(
             await asyncio.sleep(0)
             assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint({"backstay-watch"})
         waiting.cancel()
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_is_closed_while_it_checks_for_waiters_leaves_no_task() -> None:
+    async def story() -> None:
+        app = await AsyncBackstay(":memory:", [patient]).open()
+        checking = asyncio.Event()
+
+        async def never_found() -> None:
+            checking.set()
+            await asyncio.Event().wait()
+
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        app.engine.waiters.add(1, ENDED, Waiter(lambda news: news, never_found, future))
+        app.engine.waiters.check_all()
+        await checking.wait()
+        await app.close()
+        assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint({"backstay-watch"})
 
     asyncio.run(story())
 

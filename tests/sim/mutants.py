@@ -128,7 +128,7 @@ MUTANTS = [
     Mutant(
         "stopping spins",
         "backstay.engine.engine:Engine.drain",
-        "self._draining.append(ended)",
+        "self._uncommitted.call_at_end(ended)",
         "self.world.soon(lambda: ended.set_result(None))",
     ),
     Mutant(

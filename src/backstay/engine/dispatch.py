@@ -7,30 +7,44 @@ that reads it first, and the next offer to the same worker waits for that: other
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from backstay.engine.cache import CachedInstance
-from backstay.engine.leases import Queue, queue_of
+from backstay.engine.leases import Leases, Queue, queue_of
+from backstay.engine.loading import Loading
+from backstay.engine.matching import Matching
 from backstay.engine.parked_polls import ParkedPoll
+from backstay.engine.refused_completions import Submits
 from backstay.engine.remote_workers import RemoteWorker
 from backstay.engine.workers import Executor, Lane
+from backstay.engine.world import World
 from backstay.kernel.features.lease import Offer, Release
+from backstay.kernel.message import Message
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
 from backstay.store import Unavailable
-
-if TYPE_CHECKING:
-    from backstay.engine.engine import Engine
-
 
 LAST_COMMIT = SECOND
 """How much longer a poll waits for a commit that is under way when its time is over."""
 
 
+class DispatchEngine(Submits, Protocol):
+    """The part of an engine that the dispatcher uses."""
+
+    down: Unavailable | None
+
+    def submit_later(self, key: int, message: Message) -> None: ...
+
+
 class Dispatcher:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self, engine: DispatchEngine, world: World, matching: Matching, leases: Leases, loading: Loading
+    ) -> None:
         self._engine = engine
-        self._matching = engine.matching
+        self._world = world
+        self._matching = matching
+        self._leases = leases
+        self._loading = loading
         self._reading = 0  # instances, for tasks that executors have room for
         self._serving_soon = False
 
@@ -42,7 +56,7 @@ class Dispatcher:
         matching = self._matching
         if matching.admission is not None:
             matching.admission.settled(task.id, queue_of(task))
-            if task.until is not None and not self._engine.leases.has(task.id):
+            if task.until is not None and not self._leases.has(task.id):
                 self._serve_soon()  # the decision that leased it took it back
         executor = matching.executor_of(task.owner or "")
         if executor is not None:
@@ -113,7 +127,7 @@ class Dispatcher:
         if self._matching.polls.unpark(poll):
             self._answer_empty(poll)
         elif not poll.future.done():
-            world = self._engine.world
+            world = self._world
             world.at(world.now() + LAST_COMMIT, lambda: self._answer_empty(poll))
 
     def _answer_empty(self, poll: ParkedPoll) -> None:
@@ -198,7 +212,7 @@ class Dispatcher:
                     self.serve_executor(executor)
 
         self._engine.submit(key, offer, answered)
-        later = self._engine.loading.reads(key)
+        later = self._loading.reads(key)
         self._reading += later
         return later
 
@@ -214,7 +228,7 @@ class Dispatcher:
                 then()
 
         self._engine.submit(key, offer, answered)
-        later = self._engine.loading.reads(key)
+        later = self._loading.reads(key)
         return later
 
     # -- leases that come to nothing
@@ -231,7 +245,7 @@ class Dispatcher:
     def _serve_soon(self) -> None:
         if self._matching.lanes.waiting and not self._serving_soon:
             self._serving_soon = True
-            self._engine.world.soon(self._serve_now)
+            self._world.soon(self._serve_now)
 
     def _serve_now(self) -> None:
         self._serving_soon = False

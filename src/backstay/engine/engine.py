@@ -10,28 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from backstay.engine.batch import BatchEntry
+from backstay.engine.batch import BatchEntry, Uncommitted
 from backstay.engine.cache import Cache, CachedInstance, Reply
 from backstay.engine.dispatch import Dispatcher
+from backstay.engine.effects import Effects, log_failed_effect
 from backstay.engine.inline import InlineCode
-from backstay.engine.leases import Leases, Queue
+from backstay.engine.leases import Leases
 from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
 from backstay.engine.matching import Matching
 from backstay.engine.outbox import Outbox
-from backstay.engine.remote_workers import RemoteWorker
 from backstay.engine.rollback import Rollback
 from backstay.engine.timer_queue import TimerQueue
-from backstay.engine.waiters import ENDED, Waiters
+from backstay.engine.waiters import Waiters
 from backstay.engine.world import World
 from backstay.kernel.decision import CommandRecord, Decision
-from backstay.kernel.event import Recorded
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.start import RecordedDefinition
@@ -56,7 +55,6 @@ def _after_fork() -> None:
 
 after_fork_in_child(_after_fork)
 
-BATCH = 1024  # decisions in one commit
 PAUSE = SECOND  # before a message is submitted again
 
 Define = Callable[[Routing, str], tuple[Routing, RecordedDefinition | None]]
@@ -96,12 +94,16 @@ class Engine:
         self.idle = False  # nothing was found to do for a while
         self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
         self.waiters = Waiters(world)
+        self._uncommitted = Uncommitted()
         self.lookup = InstanceLookup(self)
-        self.loading = Loading(self)
+        self.loading = Loading(self, world, store, machine, self.cache, self.timers)
         self.outbox = Outbox(self)
-        self.dispatcher = Dispatcher(self)
-        self.inline = InlineCode(self)
-        self.rollback = Rollback(self)
+        self.dispatcher = Dispatcher(self, world, self.matching, self.leases, self.loading)
+        self.inline = InlineCode(self, world, store, machine, self.cache, self.matching, self._uncommitted)
+        self.rollback = Rollback(self, self._uncommitted, self.matching, self.dispatcher, self._lifecycle)
+        self._effects = Effects(
+            self, self.matching, self.leases, self.dispatcher, self.outbox, self.waiters, self.rollback
+        )
         # Every turn takes these along, so they are bound once.
         self._turn: Callable[[Instance], Turn] = partial(machine.begin, ids=world.ids, deployed=self.deployed)
         self._forked = False
@@ -109,9 +111,6 @@ class Engine:
         _engines.add(self)
         self._writing = False
         self._flushing = False
-        self.open: list[BatchEntry] = []
-        self.batch: list[BatchEntry] = []  # on its way to disk
-        self._draining: list[asyncio.Future[None]] = []  # told when a batch has ended, one way or the other
 
     def forked(self) -> None:
         """This is a child process now: the engine belongs to its parent."""
@@ -170,7 +169,7 @@ class Engine:
         That is speculation: a commit takes milliseconds, and the next message does not wait for it. So the state in memory
         may be ahead of the database, and what it is ahead by may come to nothing: another process commits first (then the
         guard `Decision.after` does not match), or the database fails. Two rules make that safe. First, nobody outside
-        learns of a decision before its own commit: replies, sends and deliveries wait in the item until `_finish`, and an
+        learns of a decision before its own commit: replies, sends and deliveries wait for it (`Effects`), and an
         answer that writes nothing waits for the commits it is based on (`_answer`). Without it a caller is told of a
         signal that never was (mutant "answers before the commit"). Second, a decision that fails takes everything with
         it that grew on it, state, live code and slots, and its messages are decided again (`Rollback.discard`). Without it
@@ -253,7 +252,7 @@ class Engine:
             self.cache.add(entry)
         item = entry.open_batch_entry = BatchEntry(entry, turn)
         entry.inflight += 1
-        self.open.append(item)
+        self._uncommitted.open.append(item)
         if not self._flushing:
             self._schedule_flush()
         return item
@@ -318,7 +317,7 @@ class Engine:
 
     def keep_flushing(self) -> None:
         """More code is due than one commit should wait for: come back for it, even if there is nothing to write now."""
-        if not self.open:
+        if not self._uncommitted.open:
             self._schedule_flush()
 
     async def key_of(self, namespace: str, workflow_id: str) -> int | None:
@@ -330,50 +329,41 @@ class Engine:
 
     async def retained(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
         """The record of an earlier command with this request id: on disk, or on its way there."""
-        found = self._coming_command(key, command_type, request_id)
+        found = self._uncommitted_command(key, command_type, request_id)
         if found is None:
             found = await self.store.command(key, command_type, request_id)
         # Another try may have been decided while we asked.
-        return found or self._coming_command(key, command_type, request_id)
+        return found or self._uncommitted_command(key, command_type, request_id)
 
-    def _coming_command(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
+    def _uncommitted_command(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
         entry = self.cache.get(key)
-        if entry is not None and entry.inflight:
-            for item in (*self.batch, *self.open):
-                for command in item.turn.commands if item.entry is entry else ():
-                    if command.request_id == request_id and command.command_type == command_type:
-                        return command
-        return None
-
-    def in_flight_events(self, entry: CachedInstance) -> list[Recorded]:
-        """Events of this instance that are decided and not yet known to be on disk."""
-        return [e for item in (*self.batch, *self.open) if item.entry is entry for e in item.turn.events]
+        if entry is None or not entry.inflight:
+            return None
+        return self._uncommitted.command(entry, command_type, request_id)
 
     def _flush(self) -> None:
         self._flushing = False
         if self._writing:
             return
         self.inline.run()
-        if not self.open:
-            self._batch_ended()
+        if not self._uncommitted.open:
+            self._uncommitted.end_batch()
             return
-        batch = self.batch = self.open[:BATCH]
-        self.open = self.open[BATCH:]
+        batch = self._uncommitted.next_batch()
         self._writing = True
         decisions: list[Decision] = []
         for item in batch:
             if item.decision is None:
                 self._seal(item)
             decisions.append(item.decision)  # type: ignore[arg-type]
-        self.store.apply(decisions, lambda applied: self._written(batch, applied))
+        self.store.apply(decisions, partial(self._written, batch))
 
     def _written(self, batch: list[BatchEntry], applied: Applied) -> None:
         self._writing = False
         if self.idle:
             self.mark_busy()
-        self.batch = []
+        self._uncommitted.end_batch()
         self.rollback.restless.clear()
-        self._batch_ended()
         if applied.down is not None:
             self.rollback.go_down(batch, applied.down)
             return
@@ -381,73 +371,12 @@ class Engine:
             batch = self.rollback.split_batch(batch, applied)
         for item in batch:
             try:
-                self._finish(item)
-            except Exception:
-                _say_unheard(item.entry)
+                self._effects.carry_out(item)
+            except Exception:  # in the effects of one decision; those of the others take place
+                log_failed_effect(item.entry)
         self.cache.trim()
-        if self.open or self.inline.due:
+        if self._uncommitted.open or self.inline.due:
             self._schedule_flush()
-
-    def _finish(self, item: BatchEntry) -> None:
-        entry = item.entry
-        decision = item.decision
-        assert decision is not None, "what is on disk was sealed"
-        entry.inflight -= 1
-        entry.on_disk = True
-        freed: Sequence[Queue] = ()
-        roomier: Collection[RemoteWorker] = ()
-        if decision.withdrawn and not decision.closed:  # the end of a run is told as such
-            self.dispatcher.withdraw(decision.withdrawn)
-        if decision.tasks:
-            freed = self.leases.committed(decision.tasks)
-            if self.matching.lanes.waiting:
-                self.matching.lanes.remove_closed(decision.tasks, entry.instance.tasks)
-            remote_workers = self.matching.remote_workers
-            if remote_workers.by_task:
-                roomier = remote_workers.on_commit(decision.tasks, bool(decision.closed))
-        for assignment in item.assignments:
-            self.dispatcher.deliver(entry, assignment)
-        if freed or roomier:
-            self.dispatcher.serve_freed(freed, roomier)
-        for _, reply, value, _ in item.messages:
-            if reply is not None:
-                try:
-                    reply(value, None)
-                except Exception:
-                    _say_unheard(entry)
-        for send in decision.sends:
-            self.outbox.dispatch(send)
-        for topic, news in decision.notifications:
-            self.waiters.notify(entry.instance.key, topic, news)
-        if decision.closed:
-            self._closed(entry, decision)
-        subscribed = self.waiters.on_commit
-        if subscribed and entry.instance.key in subscribed:
-            for committed in tuple(subscribed[entry.instance.key]):
-                committed(entry.instance)
-        if entry.inflight == 0:
-            if self.rollback.one_by_one:
-                self.rollback.one_by_one.discard(entry.instance.name)
-            if entry.answers:
-                self._answer_waiting(entry)
-            else:
-                self.keep_or_evict(entry)
-
-    def _answer_waiting(self, entry: CachedInstance) -> None:
-        """The commits are on disk that these answers are based on."""
-        answers, entry.answers = entry.answers, []
-        if self.holder:
-            for _, reply, value, error in answers:
-                try:
-                    if reply is not None:
-                        reply(value, error)
-                except Exception:
-                    _say_unheard(entry)
-        self.keep_or_evict(entry)
-        if not self.holder:
-            # The engine may have moved the instance on while the commit was on its way: what needs no write is asked anew.
-            for message, reply, _, _ in answers:
-                self.submit(entry.instance.key, message, reply)
 
     def keep_or_evict(self, entry: CachedInstance) -> None:
         """Nothing of this entry is on its way: keep it while it is useful."""
@@ -462,13 +391,6 @@ class Engine:
             for executor in self.matching.executors:
                 code += executor.weight(run.key)
         self.cache.used(entry, code)
-
-    def _closed(self, entry: CachedInstance, decision: Decision) -> None:
-        for executor in self.matching.executors:
-            for run_id in decision.closed:
-                executor.closed(run_id)
-        if decision.ended is not None:
-            self.waiters.notify(entry.instance.key, ENDED, decision.ended)
 
     # -- when a decision does not become fact
 
@@ -533,22 +455,8 @@ class Engine:
         """The database is gone: decide nothing until it is back. The turns that were open are for the caller to undo."""
         self.down = error
         self.leases.read = False  # a commit that seemed to fail may be on disk
-        taken, self.open = self.open, []
         self.inline.due.clear()
-        return taken
-
-    def take_open(self, entry: CachedInstance) -> list[BatchEntry]:
-        """Take the open turns of an instance out of the next batch."""
-        taken = [item for item in self.open if item.entry is entry]
-        if taken:
-            self.open = [item for item in self.open if item.entry is not entry]
-        return taken
-
-    def is_being_written(self, entry: CachedInstance) -> bool:
-        return any(item.entry is entry for item in self.batch)
-
-    def went_down(self) -> None:
-        call_all(self._lifecycle.on_unavailable)
+        return self._uncommitted.take_open()
 
     def still_unavailable(self, error: Unavailable) -> None:
         self.down = error
@@ -580,9 +488,9 @@ class Engine:
 
     async def drain(self) -> None:
         """Let every decision that was made reach the disk."""
-        while (self.open or self._writing) and self.down is None:
+        while (self._uncommitted.open or self._writing) and self.down is None:
             ended: asyncio.Future[None] = self.world.future()
-            self._draining.append(ended)
+            self._uncommitted.call_at_end(ended)
             await ended
 
     def close(self) -> None:
@@ -591,12 +499,6 @@ class Engine:
         self.outbox.stop()
         self.waiters.close()
         self.timers.stop()
-
-    def _batch_ended(self) -> None:
-        draining, self._draining = self._draining, []
-        for waiting in draining:
-            if not waiting.done():
-                waiting.set_result(None)
 
     # -- small things
 
@@ -613,8 +515,3 @@ class Engine:
         if run is not None:
             for executor in self.matching.executors:
                 executor.forget(run.key)
-
-
-def _say_unheard(entry: CachedInstance) -> None:
-    """It is on disk whatever its caller makes of the answer; the others have nothing to do with it."""
-    log.exception("answering for workflow %s failed", entry.instance.workflow_id)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from backstay.engine.cache import CachedInstance, Reply
-from backstay.engine.refused_completions import note_refusal
+from backstay.engine.batch import Uncommitted
+from backstay.engine.cache import Cache, CachedInstance, Reply
+from backstay.engine.matching import Matching
+from backstay.engine.refused_completions import Submits, note_refusal
 from backstay.engine.workers import COLD, Executor, TaskHeld
+from backstay.engine.world import World
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.lease import Claim, Offer
 from backstay.kernel.features.workflow_task import (
@@ -24,13 +27,11 @@ from backstay.kernel.features.workflow_task import (
     WorkflowAssignment,
     events_shown,
 )
+from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Run
 from backstay.kernel.task import Lease
-from backstay.store import Ready, Unavailable
-
-if TYPE_CHECKING:
-    from backstay.engine.engine import Engine
+from backstay.store import Ready, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
@@ -38,14 +39,47 @@ TASK_REPORTS = (CompleteWorkflowTask, FailWorkflowTask)
 BURST = 512  # activations of workflow code between two commits
 
 
+class InlineEngine(Submits, Protocol):
+    """The part of an engine that inline code uses."""
+
+    def decide(
+        self,
+        entry: CachedInstance,
+        message: Message,
+        reply: Reply | None,
+        again: bool,
+        refused: Callable[[CachedInstance, Any, Reply | None, Any, BaseException | None], None] | None = None,
+    ) -> None: ...
+    def submit_later(self, key: int, message: Message) -> None: ...
+    def reconcile(self, key: int) -> None: ...
+    def discard(self, entry: CachedInstance) -> None: ...
+    def keep_flushing(self) -> None: ...
+
+
 class InlineCode:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: InlineEngine,
+        world: World,
+        store: Store,
+        machine: Machine,
+        cache: Cache,
+        matching: Matching,
+        uncommitted: Uncommitted,
+    ) -> None:
         self._engine = engine
+        self._world = world
+        self._store = store
+        self._machine = machine
+        self._cache = cache
+        self._matching = matching
+        self._uncommitted = uncommitted
         self.due: deque[tuple[CachedInstance, str, Executor]] = deque()
         self._executing: dict[str, asyncio.Future[Any]] = {}  # who asked for a task to be run, by task
         self._fetching: dict[
             CachedInstance, dict[str, Executor]
         ] = {}  # cold code whose history is being read, with its tasks
+        self._reports_stopped = False
         self._held: dict[int, asyncio.Future[Any]] = {}  # those whose task is held, by instance
 
     def run(self) -> None:
@@ -53,7 +87,7 @@ class InlineCode:
         due = self.due
         if not due:
             return
-        with self._engine.matching.burst():
+        with self._matching.burst():
             for _ in range(BURST):  # code that wakes itself at once must not keep the others from their commit
                 if not due:
                     return
@@ -88,12 +122,12 @@ class InlineCode:
             return
         run = instance.run
         assert run is not None, "a task is of a run"
-        assignment = self._engine.machine.assign(instance, task)
+        assignment = self._machine.assign(instance, task)
         result: Any = COLD
         if entry.unseen_events is not None:
             result = self._show(entry, entry.unseen_events, run, assignment, executor)
         if result is COLD:
-            history = self._engine.store.history(run.key)
+            history = self._store.history(run.key)
             if not isinstance(history, Ready):
                 if task_id not in instance.tasks:
                     return  # it gets its row with this commit, and comes again
@@ -112,8 +146,8 @@ class InlineCode:
             return
         self._fetching[entry] = {task_id: executor}
         # The answer is as old as the question. What is on its way by now, or decided until it is here, goes behind it.
-        entry.unseen_events = self._engine.in_flight_events(entry)
-        self._engine.world.spawn(self._fetched(entry, history), "backstay-history")
+        entry.unseen_events = self._uncommitted.events(entry)
+        self._world.spawn(self._fetched(entry, history), "backstay-history")
 
     async def _fetched(self, entry: CachedInstance, history: Awaitable[list[Recorded]]) -> None:
         """When the history of cold code is here, the code gets its turn like any other."""
@@ -180,7 +214,7 @@ class InlineCode:
 
     def _whole(self, entry: CachedInstance, run: Run, committed: list[Recorded]) -> list[Recorded]:
         """A run's history as it is decided: what is on disk, then what is on its way there."""
-        return committed if entry.inflight == 0 else _joined(run, committed, self._engine.in_flight_events(entry))
+        return committed if entry.inflight == 0 else _joined(run, committed, self._uncommitted.events(entry))
 
     def _activated(self, entry: CachedInstance, task_id: str, executor: Executor, result: Any) -> None:
         if result is COLD:
@@ -224,12 +258,12 @@ class InlineCode:
 
     async def execute(self, key: int, task_id: str) -> Any:
         """Run one ready workflow task on this process's executor and answer when its outcome is on disk."""
-        future: asyncio.Future[Any] = self._engine.world.future()
+        future: asyncio.Future[Any] = self._world.future()
 
         def offered(value: Any, error: BaseException | None) -> None:
             if error is not None:
                 future.set_exception(error)
-            elif (entry := self._engine.cache.get(key)) is None or task_id not in entry.instance.tasks:
+            elif (entry := self._cache.get(key)) is None or task_id not in entry.instance.tasks:
                 future.set_exception(Refused("task_not_claimable", f"task {task_id} was taken meanwhile"))
             else:
                 self._execute_now(entry, task_id, future)
@@ -239,7 +273,7 @@ class InlineCode:
 
     def _execute_now(self, entry: CachedInstance, task_id: str, future: asyncio.Future[Any]) -> None:
         task = entry.instance.tasks[task_id]
-        executor = self._engine.matching.manual
+        executor = self._matching.manual
         if executor is None or not executor.serves(task):
             message = f"no worker of this process runs {task.type!r}"
             reason = "workflow_type_not_registered"
@@ -254,6 +288,8 @@ class InlineCode:
 
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
         """What became of work in this process. Who asked for a held task to be run is answered with its outcome."""
+        if self._reports_stopped:
+            return
         if not isinstance(message, TASK_REPORTS):
             self._engine.submit(key, message, reply)
             return
@@ -268,6 +304,10 @@ class InlineCode:
 
         self._engine.submit(key, message, reported)
 
+    def stop_reports(self) -> None:
+        """The worker of this process has stopped: ignore the reports of code and activities that still run."""
+        self._reports_stopped = True
+
     def given_up(self, key: int) -> None:
         """The code of a held task will not report: the task is offered again."""
         _settle(self._held.pop(key, None), None, Refused("task_not_claimable", "the code was given up half-way"))
@@ -275,7 +315,7 @@ class InlineCode:
 
     def release_hold(self, entry_key: int) -> None:
         """The code of this instance has ended its task and reported."""
-        entry = self._engine.cache.get(entry_key)
+        entry = self._cache.get(entry_key)
         if entry is not None:
             entry.code_is_busy = False
 

@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from backstay.engine.cache import CachedInstance, Reply
+from backstay.engine.cache import Cache, CachedInstance, Reply
+from backstay.engine.refused_completions import Submits
+from backstay.engine.timer_queue import TimerQueue
+from backstay.engine.world import World
 from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance, Moment, Run
 from backstay.kernel.turn import add_task_deadlines
 from backstay.kernel.values import Micros
-from backstay.store import Loaded, Ready, Unavailable
-
-if TYPE_CHECKING:
-    from backstay.engine.engine import Engine
+from backstay.store import Loaded, Ready, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
 Asked = tuple[Message, Reply | None, bool]
 
 
+class LoadingEngine(Submits, Protocol):
+    """The part of an engine that loading uses."""
+
+    down: Unavailable | None
+    holder: bool
+
+    def submit_later(self, key: int, message: Message) -> None: ...
+    def decide(self, entry: CachedInstance, message: Message, reply: Reply | None, again: bool) -> None: ...
+    def keep_or_evict(self, entry: CachedInstance) -> None: ...
+
+
 class Loading:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self, engine: LoadingEngine, world: World, store: Store, machine: Machine, cache: Cache, timers: TimerQueue
+    ) -> None:
         self._engine = engine
+        self._world = world
+        self._store = store
+        self._machine = machine
+        self._cache = cache
+        self._timers = timers
         self._waiting: dict[int, list[Asked]] = {}  # for what is being read
         self._later: dict[int, list[Asked]] = {}  # came meanwhile
         self._outdated: set[int] = set()
@@ -47,14 +66,14 @@ class Loading:
 
     def _begin(self, key: int) -> None:
         try:
-            found = self._engine.store.load(key)
+            found = self._store.load(key)
         except Exception as error:
             self._loaded(key, None, error)
             return
         if isinstance(found, Ready):
             self._loaded(key, found.value, None)
         else:
-            self._engine.world.spawn(self._load_later(key, found), "backstay-load")
+            self._world.spawn(self._load_later(key, found), "backstay-load")
 
     async def _load_later(self, key: int, found: Awaitable[Loaded | None]) -> None:
         try:
@@ -76,7 +95,7 @@ class Loading:
         # Who came while it was read may know of something that is newer than what was read. Together they read it again.
         if key in self._waiting:
             self._waiting[key] += later
-        elif self._engine.down is None and self._engine.cache.get(key) is None:
+        elif self._engine.down is None and self._cache.get(key) is None:
             self._waiting[key] = later
             self._begin(key)
         else:
@@ -89,7 +108,7 @@ class Loading:
         entry: CachedInstance | None = None
         if error is None and loaded is not None:
             try:
-                entry = self._engine.cache.add(CachedInstance(self.restore(loaded), None))
+                entry = self._cache.add(CachedInstance(self.restore(loaded), None))
             except Exception as damage:
                 error = damage
         if entry is None:
@@ -103,7 +122,7 @@ class Loading:
             return
         if self._engine.holder:
             # Another process may have moved it.
-            self._engine.timers.set(key, entry.instance.next_wake)
+            self._timers.set(key, entry.instance.next_wake)
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
         if not entry.inflight:
@@ -111,7 +130,7 @@ class Loading:
 
     def committed(self, loaded: Loaded) -> Instance:
         """What these rows stand for, to look at: the state in memory if it is exactly that, otherwise folded from them."""
-        entry = self._engine.cache.get(loaded.row.key)
+        entry = self._cache.get(loaded.row.key)
         if entry is not None and not (entry.inflight or entry.dead) and _is(entry.instance, loaded):
             return entry.instance
         return self.restore(loaded)
@@ -129,11 +148,11 @@ class Loading:
         instance.reserved_at = row.reserved_at
         if loaded.run is not None:
             run = instance.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
-            self._engine.machine.fold(instance, run, loaded.history)
+            self._machine.fold(instance, run, loaded.history)
             for task in loaded.tasks:
                 instance.keep_task(task)
                 add_task_deadlines(run, task)
-            self._engine.machine.agenda.restart_after_clock_change(instance, self._engine.world.now(), self._rearmed)
+            self._machine.agenda.restart_after_clock_change(instance, self._world.now(), self._rearmed)
             instance.missing_tasks = row.expects - len(loaded.tasks)
             instance.needs_reconcile = instance.missing_tasks != 0 or (loaded.run.closed_at is None) != run.is_open
         instance.buffered_events = list(row.buffered_events)

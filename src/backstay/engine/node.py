@@ -73,6 +73,7 @@ class Node:
     async def close(self) -> None:
         """Stop, and free the database. What was decided and did not reach the disk (`Engine.drain`) comes to nothing."""
         self.stop()
+        await self.engine.waiters.closed()
         if self._commits is not None:
             self._commits.close()
         if self._relaxed:

@@ -20,26 +20,49 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from backstay.engine.batch import BatchEntry
+from backstay.engine.batch import BatchEntry, Uncommitted
 from backstay.engine.cache import CachedInstance, Reply
-from backstay.engine.idempotency import record_of, submit_late
+from backstay.engine.dispatch import Dispatcher
+from backstay.engine.idempotency import CommandLog, record_of, submit_late
+from backstay.engine.lifecycle import EngineHooks, call_all
+from backstay.engine.matching import Matching
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.message import Message
 from backstay.kernel.state import Instance
 from backstay.kernel.task import Task
 from backstay.store import Applied, Unavailable
 
-if TYPE_CHECKING:
-    from backstay.engine.engine import Engine
-
 log = logging.getLogger("backstay.engine")
 
 
+class RollbackEngine(CommandLog, Protocol):
+    """The part of an engine that rollback uses."""
+
+    down: Unavailable | None
+
+    def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None: ...
+    async def key_of(self, namespace: str, workflow_id: str) -> int | None: ...
+    def reconcile(self, key: int) -> None: ...
+    def discard_cached(self, entry: CachedInstance) -> None: ...
+    def stop_deciding(self, error: Unavailable) -> list[BatchEntry]: ...
+
+
 class Rollback:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(
+        self,
+        engine: RollbackEngine,
+        uncommitted: Uncommitted,
+        matching: Matching,
+        dispatcher: Dispatcher,
+        lifecycle: EngineHooks,
+    ) -> None:
         self._engine = engine
+        self._uncommitted = uncommitted
+        self._matching = matching
+        self._dispatcher = dispatcher
+        self._lifecycle = lifecycle
         self._deferred: list[tuple[int, Message]] = []  # reports that wait for the database
         self.restless: set[int] = set()  # discarded while something of theirs is on its way to disk
         # Instances of which a decision could not be written. By name, because one that does not exist yet gets another key
@@ -111,13 +134,13 @@ class Rollback:
         survives a failed commit" and "room is not given back".
         """
         engine = self._engine
-        items = [*lost, *engine.take_open(entry)]
+        items = [*lost, *self._uncommitted.take_open(entry)]
         entry.open_batch_entry = None
         engine.discard_cached(entry)
         for item in items:
             self._undo(item)
         instance = entry.instance
-        if engine.is_being_written(entry):
+        if self._uncommitted.is_writing(entry):
             self.restless.add(instance.key)
         answers, entry.answers = entry.answers, []
         asked = [(message, reply) for message, reply, _, _ in answers]
@@ -147,7 +170,7 @@ class Rollback:
 
     def release_slots(self, granted: Sequence[Task]) -> None:
         """The leases of these tasks come to nothing: their workers have room for others."""
-        matching = self._engine.matching
+        matching = self._matching
         for task in granted:
             executor = matching.executor_of(task.owner or "")
             if executor is not None:
@@ -156,7 +179,7 @@ class Rollback:
             poll = matching.polls.take_reserved(task.id)
             if poll is not None and not poll.future.done():
                 matching.polls.park(poll)
-        self._engine.dispatcher.on_unleased(granted)
+        self._dispatcher.on_unleased(granted)
 
     # -- when the database is gone
 
@@ -176,7 +199,7 @@ class Rollback:
         for item in items:
             for message, reply, _, again in item.messages:
                 self.refuse_or_defer(item.entry.instance.key, message, reply, again)
-        engine.went_down()
+        call_all(self._lifecycle.on_unavailable)
 
     def refuse_or_defer(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
         if reply is not None:

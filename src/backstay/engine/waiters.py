@@ -7,7 +7,7 @@ found by checking the database, for every caller that waits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,6 +42,7 @@ class Waiters:
         self.on_commit: dict[int, list[Callable[[Instance], None]]] = {}  # called after each commit of an instance
         self._checking = False
         self._check_once_more = False
+        self._checks: set[asyncio.Task[None]] = set()  # under way
         self._closed = False
         self._waiting: dict[asyncio.Future[Any], None] = {}
         self.stopped: Callable[[], Exception] | None = None  # waits end at once; what to tell who cannot be answered
@@ -142,20 +143,32 @@ class Waiters:
     def close(self) -> None:
         """Check the database no more: it is about to be closed."""
         self._closed = True
+        for task in self._checks:
+            task.cancel()
+
+    async def closed(self) -> None:
+        """Wait until the checks that `close` has cancelled are over. A task that is left pending outlives its event loop."""
+        if self._checks:
+            await asyncio.wait(self._checks)
 
     # -- checking the database
 
     def check(self, key: int, topic: str) -> None:
         """The news of this topic may be on disk: check for those who wait for them."""
         for watcher in list(self._watchers.get((key, topic), ())):
-            self._world.spawn(self._check(key, topic, watcher), "backstay-watch")
+            self._spawn(self._check(key, topic, watcher))
 
     def check_all(self) -> None:
         """Another process committed: check for everybody who waits."""
         self._check_once_more = True
-        if not self._checking:
+        if not self._checking and not self._closed:
             self._checking = True
-            self._world.spawn(self._check_all(), "backstay-watch")
+            self._spawn(self._check_all())
+
+    def _spawn(self, check: Coroutine[Any, Any, None]) -> None:
+        task = self._world.spawn(check, "backstay-watch")
+        self._checks.add(task)
+        task.add_done_callback(self._checks.discard)
 
     async def _check_all(self) -> None:
         """Check for everybody; from the beginning if another commit came meanwhile, and never twice at a time."""
@@ -170,8 +183,6 @@ class Waiters:
                     rest: asyncio.Future[None] = world.future()
                     world.at(world.now() + REST * (world.ticks() - began), partial(_resolve_empty, rest))
                     await rest
-                    if self._closed:
-                        return
         finally:
             self._checking = False
 
@@ -195,7 +206,7 @@ class Waiters:
 
     def _check_again(self, key: int, topic: str, watcher: Waiter) -> None:
         if not watcher.future.done() and not self._closed:
-            self._world.spawn(self._check(key, topic, watcher), "backstay-watch")
+            self._spawn(self._check(key, topic, watcher))
 
 
 def _resolve_empty(future: asyncio.Future[Any]) -> None:

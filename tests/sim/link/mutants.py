@@ -68,7 +68,7 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "nobody is told that an attempt is over",
-        "backstay.engine.engine:Engine._finish",
+        "backstay.engine.effects:Effects.carry_out",
         "decision.withdrawn and not decision.closed",
         "False",
         link=True,

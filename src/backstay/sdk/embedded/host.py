@@ -75,13 +75,9 @@ class EngineHost:
     def close(self) -> None:
         """Report nothing any more: the leases end with this engine, and the next one delivers their tasks again."""
         self._closed = True
-        self.report = _ignored
+        self._engine.inline.stop_reports()
         self._pool.close()
         self._workflows.close()
-
-
-def _ignored(*_: object, **__: object) -> None:
-    pass
 
 
 async def _fetched(
