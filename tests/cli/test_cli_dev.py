@@ -60,6 +60,22 @@ def test_a_save_reloads_and_open_runs_go_on(place: Place) -> None:
     assert "'new'" in shown
 
 
+SAVES_ITSELF = """
+from pathlib import Path
+
+file = Path(__file__)
+if "# saved" not in file.read_text().splitlines()[-1]:
+    file.write_text(file.read_text() + "# saved\\n")
+"""
+
+
+def test_a_save_while_the_file_is_imported_reloads_it(place: Place) -> None:
+    place.write("itself.py", SAVES_ITSELF + NAP.format(seconds="1500ms", text="new"))
+    dev = place.dev("itself.py")
+    dev.wait("itself.py was saved; reloading")
+    dev.wait("ready")
+
+
 STEPS = """
 from backstay import activity, sleep, workflow
 

@@ -60,11 +60,15 @@ def run(file: str, path: str, namespace: str, queues: list[str]) -> int:
     _log_to(out)
     try:
         program = load(source)
-        watch.look()  # from here on, a save of anything it has imported is seen
+        saved = watch.look()  # from here on, a save of anything it has imported is seen
     except CliError as problem:
         out.print(Text(problem.message, "bold red"))
         out.print("waiting for the next save; Ctrl-C stops", style="bright_black")
         return _wait(ending, out)
+    if saved is not None:  # while it was imported: what was loaded may be the text from before
+        ending.end(RELOAD, f"{near(saved)} was saved; reloading")
+        _say_why(ending, out)
+        return RELOAD
     try:
         with as_problems():
             _serve(program, path, namespace, queues, ending, out)
