@@ -133,7 +133,7 @@ async def _goes_on(servers: list[Server]) -> None:
         first.process.send_signal(signal.SIGCONT)
 
         assert await client.execute(adds, "after", 3) == 3
-        assert worker.session.lost >= 1
+        assert worker.link.lost >= 1
         assert await account.update(Account.deposit, 5) == 5
         assert await asyncio.gather(*[account.query(Account.total) for _ in range(20)]) == [5] * 20
         for answer in (await parked, await published.post("/api/worker/activity-tasks/poll", json=poll)):

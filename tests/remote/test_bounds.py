@@ -160,7 +160,7 @@ async def bounded(**settings: Any) -> AsyncIterator[tuple[AsyncClient, AsyncWork
     ):
         yield client, worker
         assert await client.execute(passes, "others", 10) == 10
-        assert worker.session.lost == 0, "nothing was sent that is refused"
+        assert worker.link.lost == 0, "nothing was sent that is refused"
 
 
 @pytest.mark.parametrize("size", [3_000_000, HUGE], ids=["more than a payload", "more than a request"])

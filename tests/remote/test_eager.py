@@ -53,7 +53,7 @@ def ends(size: int) -> int:
 def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
     ran.clear()
     # As if this worker knew nothing of the server's limits.
-    monkeypatch.setattr(Bounds, "over", lambda self, result: None)
+    monkeypatch.setattr(Bounds, "breach", lambda self, result: None)
 
 
 async def test_a_result_that_is_recorded_as_a_failure_takes_what_the_code_did_with_it_along() -> None:

@@ -94,7 +94,7 @@ async def begun(handle: AsyncHandle[str]) -> None:
 
 async def all_is_well(app: Remote, caplog: pytest.LogCaptureFixture) -> None:
     assert await app.execute(innocent, "innocent") == "ok"
-    assert app.worker.session.lost == 0, "nothing was wrong with the connection"
+    assert app.worker.link.lost == 0, "nothing was wrong with the connection"
     ours = ("talking to", "the answer to", "lost http")
     assert not [record for record in caplog.records if record.getMessage().startswith(ours)], "nothing went wrong in it"
 

@@ -15,7 +15,7 @@ from backstay.engine import recovery
 from backstay.kernel.task import Block
 from backstay.protocol.native import worker as wire
 from backstay.sdk.remote.http import HttpClient, Reply
-from backstay.sdk.remote.outgoing import Pending
+from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.transport import NOT_NOW
 from backstay.sdk.remote.worker_link import Reset
 from backstay.server.native import worker_link
@@ -132,7 +132,7 @@ async def test_a_reply_that_is_lost_after_its_commit(sign: bytes) -> None:
         network.lose(sign)
         assert await client.execute(steps, "s", 5) == 5
         assert network.lost == 1
-        assert worker.session.lost == 1, "it opened another station"
+        assert worker.link.lost == 1, "it opened another station"
     assert ran == [0, 1, 2, 3, 4], "no effect happened twice"
 
 
@@ -147,7 +147,7 @@ async def test_a_report_stays_on_its_way_while_a_poll_is_answered(arrives: bool)
         await eventually(lambda: len(worker.host.leases) == 2, "the parked exchange brought another task")
         network.cut()
         assert await handle.result() == 3
-        assert worker.session.lost == 1
+        assert worker.link.lost == 1
     assert ran == [0, 0, 1, 2], "nothing was done again"
 
 
@@ -161,7 +161,7 @@ async def test_live_code_is_not_asked_to_go_on_after_what_another_worker_decided
         AsyncWorker(house.url, things, token=TOKEN, worker_id="first", drain=0.3) as first,
     ):
         handle = await client.start(in_time_after_go, "b")
-        await eventually(lambda: len(first.host._standings._by_run) == 1, "its code waits at the first worker")
+        await eventually(lambda: len(first.host.sticky._by_run) == 1, "its code waits at the first worker")
         (desk,) = house.server.worker_links
         desk.station.slots["workflow"] = 0
         network.swallow(b'"reports":[["task"')
@@ -170,7 +170,7 @@ async def test_live_code_is_not_asked_to_go_on_after_what_another_worker_decided
             await eventually(lambda: network.lost == 1, "the second worker has reported what to do")
             network.cut()
             await eventually(lambda: ran == [1], "that was recorded, the second time")
-            assert second.session.lost == 1
+            assert second.link.lost == 1
             desk.station.slots["workflow"] = 1
             gate.set()
             assert await handle.result() == 2
@@ -183,22 +183,22 @@ async def test_a_lease_without_work_is_given_back(monkeypatch: pytest.MonkeyPatc
     async with Remote(steps, step, waiting) as app:
         host = app.worker.host
         forgotten: list[Any] = []
-        begin, deliver = host._tasks.begin, host.executor.deliver
+        begin, deliver = host.tasks.begin, host.executor.deliver
 
         def forget_one(lease: Any) -> None:
             forgotten.append(lease)
-            host._tasks.begin = begin  # type: ignore[method-assign]
+            host.tasks.begin = begin  # type: ignore[method-assign]
 
         def forget_another(assignment: Any) -> None:
             forgotten.append(assignment)
             host.executor.deliver = deliver  # type: ignore[method-assign]
 
-        host._tasks.begin = forget_one  # type: ignore[method-assign]
+        host.tasks.begin = forget_one  # type: ignore[method-assign]
         host.executor.deliver = forget_another  # type: ignore[method-assign]
         assert await app.execute(steps, "s", 3) == 3
         assert len(forgotten) == 2
         await eventually(lambda: not host.busy, "nothing is held for nothing")
-        assert app.worker.session.lost == 0
+        assert app.worker.link.lost == 0
     assert ran == [0, 1, 2]
 
 
@@ -217,14 +217,14 @@ async def test_a_lease_is_renewed_only_while_its_worker_says_that_it_works_on_it
             return app.engine.leases.get("default", task.id).until
 
         await eventually(lambda: until() > task.until, "it was renewed")
-        claims: Any = app.worker.host.claims
+        claims: Any = app.worker.host.held_tasks
         asked: list[None] = []
-        monkeypatch.setattr(app.worker.host, "claims", lambda owed: asked.append(None) or [])
+        monkeypatch.setattr(app.worker.host, "held_tasks", lambda owed: asked.append(None) or [])
         await eventually(lambda: len(asked) > 2, "nothing is claimed any more")
         last, seen = until(), len(asked)
         await eventually(lambda: len(asked) > seen + 5, "it polls")
         assert until() == last
-        monkeypatch.setattr(app.worker.host, "claims", claims)
+        monkeypatch.setattr(app.worker.host, "held_tasks", claims)
         gate.set()
         assert await handle.result() == 2
 
@@ -235,7 +235,7 @@ async def test_an_attempt_that_was_stopped_by_mistake_is_made_again() -> None:
         handle = await app.start(one_guarded, "g")
         await eventually(lambda: ran == [1], "it was running")
         (task,) = app.engine.leases
-        app.worker.host.lose([task.id])
+        app.worker.host.on_lost([task.id])
         await eventually(lambda: ran == [1, 1], "the next attempt runs")
         gate.set()
         assert await handle.result() == 2
@@ -248,7 +248,7 @@ async def test_the_answer_for_an_attempt_leaves_the_next_one_of_its_task_alone()
         host.leases["t"] = 2
         for attempt, left in ((1, {"t": 2}), (2, {})):
             failed = wire.TaskFailed(1, "t", attempt, Block(message="no", type="No"))
-            host.spent(Pending(failed, "t", None, lambda answer: None))
+            host.on_answered(PendingReport(failed, "t", None, lambda answer: None))
             assert host.leases == left
 
 
@@ -275,7 +275,7 @@ async def test_a_lease_that_is_on_disk_although_its_commit_failed_is_offered_aga
         async with asyncio.timeout(30):
             assert await client.execute(steps, "s", 2) == 2
         assert len(failed) == 2
-        assert worker.session.lost == 0
+        assert worker.link.lost == 0
     assert ran == [0, 1]
 
 
@@ -308,7 +308,7 @@ async def test_a_worker_has_all_its_room_again_after_commits_that_failed_and_are
         assert not desk.station.held
         assert not any(desk.station.used.values())
         assert not list(house.server.engine.leases)
-        assert worker.session.lost == 0
+        assert worker.link.lost == 0
 
 
 async def test_a_task_that_was_promised_to_the_last_worker_when_its_link_closed_takes_no_room_for_ever(
@@ -325,7 +325,7 @@ async def test_a_task_that_was_promised_to_the_last_worker_when_its_link_closed_
         async def unreachable() -> None:
             raise Reset("it does not come back")
 
-        monkeypatch.setattr(app.worker.session, "open", unreachable)
+        monkeypatch.setattr(app.worker.link, "open", unreachable)
         with monkeypatch.context() as slowly:
             slowly.setattr(server.engine.store, "apply", slow)
             starting = asyncio.ensure_future(app.start(steps, "s", 1))
@@ -356,7 +356,7 @@ async def test_a_call_that_is_not_answered_now_is_made_again(status: int, monkey
 
 async def test_an_answer_that_cannot_be_used_is_nobody_elses_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Remote(steps, step) as app:
-        answered = app.worker.host._reports._standings.answered
+        answered = app.worker.host.sticky.on_answer
         failed: list[int] = []
 
         def fail_once(run: int, *rest: Any) -> None:
@@ -365,15 +365,15 @@ async def test_an_answer_that_cannot_be_used_is_nobody_elses_trouble(monkeypatch
                 failed.append(run)
                 raise RuntimeError("an odd answer")
 
-        monkeypatch.setattr(app.worker.host._reports._standings, "answered", fail_once)
+        monkeypatch.setattr(app.worker.host.sticky, "on_answer", fail_once)
         assert await asyncio.gather(*(app.execute(steps, f"s-{n}", 3) for n in range(5))) == [3] * 5
         assert failed
-        assert app.worker.session.lost == 0
+        assert app.worker.link.lost == 0
 
 
 async def test_a_task_that_cannot_be_begun_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Remote(steps, step, waiting) as app:
-        tasks: Any = app.worker.host._tasks
+        tasks: Any = app.worker.host.tasks
         begin = tasks._begin
 
         def fail(lease: Any) -> None:
@@ -390,24 +390,24 @@ async def test_a_task_that_cannot_be_begun_fails_alone(monkeypatch: pytest.Monke
 
         assert "a history of another age" in await eventually(block, "its task failed")
         assert await app.execute(steps, "s", 2) == 2
-        assert app.worker.session.lost == 0
+        assert app.worker.link.lost == 0
 
 
 async def test_a_server_that_answers_nonsense_is_not_hammered() -> None:
     """Stations open, and every exchange goes wrong: the pauses in between grow."""
     async with House() as house, AsyncWorker(house.url, [steps, step], token=TOKEN, drain=0.1) as worker:
         pauses: list[float] = []
-        opens = worker.session.open
+        opens = worker.link.open
 
         async def watched() -> None:
-            pauses.append(worker.session._pause)
+            pauses.append(worker.link._pause)
             await opens()
 
         async def broken(*_: Any) -> Any:
             raise Reset("nonsense")
 
-        worker.session.open = watched  # type: ignore[method-assign]
-        worker.session._exchange = broken  # type: ignore[method-assign]
+        worker.link.open = watched  # type: ignore[method-assign]
+        worker.link._exchange = broken  # type: ignore[method-assign]
         for desk in house.server.worker_links:
             house.server.worker_links.close(desk)  # what is parked ends
         await eventually(lambda: len(pauses) == 8, "it tried again and again")
@@ -494,7 +494,7 @@ async def test_a_server_that_is_killed_and_comes_back(tmp_path: Path) -> None:
             assert await working == 60
             gate.set()  # it ended while the worker was heard again
             assert await held.result() == 2
-            assert worker.session.lost >= 1
+            assert worker.link.lost >= 1
             assert [n for n in ran if n != 1] == [n for n in range(60) if n != 1], "each step once, across the kill"
             assert ran.count(1) == 2
     finally:
@@ -512,7 +512,7 @@ async def test_a_server_that_is_restarted_while_workers_wait(tmp_path: Path) -> 
             assert await asyncio.to_thread(running.stop) == 0
             await asyncio.to_thread(running.restart)
             assert await client.execute(steps, "after", 2) == 2
-            assert worker.session.lost >= 1
+            assert worker.link.lost >= 1
     finally:
         await asyncio.to_thread(running.stop)
 
@@ -525,16 +525,16 @@ async def test_work_of_a_worker_that_is_gone_is_done_by_another(monkeypatch: pyt
         await gone.__aenter__()
         handle = await client.start(one_guarded, "g")
         await eventually(lambda: ran == [1], "the first worker had it")
-        assert gone._life is not None  # its process dies: no goodbye, the sockets close
-        gone._life.cancel()
-        await asyncio.gather(gone._life, return_exceptions=True)
+        assert gone._running is not None  # its process dies: no goodbye, the sockets close
+        gone._running.cancel()
+        await asyncio.gather(gone._running, return_exceptions=True)
         gate.set()
         async with AsyncWorker(house.url, [one_guarded, guarded], token=TOKEN):
             assert await handle.result() == 2
         assert ran == [1, 1]
         gone.executor.stop()
         gone.host.close()
-        gone.session._http.close()
+        gone.link._http.close()
 
 
 async def test_the_tasks_of_a_worker_that_died_with_its_server_are_offered_again(
@@ -549,12 +549,12 @@ async def test_the_tasks_of_a_worker_that_died_with_its_server_are_offered_again
         await client.start(one_guarded, "g")
         await client.start(also_guarded, "kept")
         await eventually(lambda: sorted(ran) == [1, 7], "both workers have something")
-        assert gone._life is not None
-        gone._life.cancel()
-        await asyncio.gather(gone._life, return_exceptions=True)
+        assert gone._running is not None
+        gone._running.cancel()
+        await asyncio.gather(gone._running, return_exceptions=True)
         gone.executor.stop()
         gone.host.close()
-        gone.session._http.close()
+        gone.link._http.close()
         port = int(house.url.rpartition(":")[2])
     monkeypatch.setattr(worker_link, "LOST", 2_000_000)
     async with House(database, port) as house, AsyncClient(house.url, token=TOKEN) as client:

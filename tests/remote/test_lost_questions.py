@@ -56,7 +56,7 @@ async def test_a_question_that_got_lost_is_asked_again(ask: Callable[[AsyncHandl
         network.lose(ASKED)
         assert await ask(account) in (0, 5)
         assert network.lost == 1
-        assert worker.session.lost == 1, "it opened another station"
+        assert worker.link.lost == 1, "it opened another station"
 
 
 async def test_a_question_at_a_worker_that_is_gone_is_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ async def test_whichever_answer_comes_first_counts(first: bool, monkeypatch: pyt
         answers[0 if first else 1].set_result(b"")
         assert await asking == 0
         answers[1 if first else 0].set_result(b"")
-        await eventually(lambda: worker.session.quiet)
+        await eventually(lambda: worker.link.idle)
         monkeypatch.undo()
         assert await account.query(Account.total) == 0
 

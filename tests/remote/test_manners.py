@@ -68,7 +68,7 @@ async def test_an_idle_worker_asks_again_at_once_until_it_is_told_to_stop(monkey
         worker = AsyncWorker(house.url, [polite, step], token=TOKEN)
         await worker.__aenter__()
         await eventually(lambda: len(asked) > 20, "it asked again and again")
-        assert worker.session.lost == 0, "an empty answer is no loss"
+        assert worker.link.lost == 0, "an empty answer is no loss"
         await worker.close()
         until = len(asked)
         async with AsyncClient(house.url, token=TOKEN) as client:
@@ -88,7 +88,7 @@ async def test_a_full_queue_is_no_idle_one_and_a_lost_database_no_end(monkeypatc
         handles = [await client.start(polite, f"p-{n}", n) for n in range(12)]
         async with AsyncWorker(house.url, [polite, step], token=TOKEN) as worker:
             assert [await handle.result() for handle in handles] == list(range(1, 13))
-            assert worker.session.lost == 0, "backpressure is not taken for trouble"
+            assert worker.link.lost == 0, "backpressure is not taken for trouble"
             engine = house.server.engine
             engine.on_unavailable(_away())
             waiting = asyncio.create_task(client.execute(polite, "after", 41))

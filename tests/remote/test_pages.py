@@ -93,7 +93,7 @@ async def working(house: House, live: int = 0) -> AsyncIterator[AsyncWorker]:
     worker.access = worker.access._replace(most=REPLY)
     async with worker:
         yield worker
-        assert worker.session.lost == 0, "no reply was too large"
+        assert worker.link.lost == 0, "no reply was too large"
 
 
 @asynccontextmanager

@@ -84,7 +84,7 @@ def test_an_address_that_is_none_is_refused_where_it_is_written(url: str, said: 
 
 
 async def test_where_nothing_listens_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "FIRST", 0.1)
+    monkeypatch.setattr(workers, "FIRST_OPEN", 0.1)
     async with House() as house:
         url = house.url
     client = AsyncClient(transport.HttpTransport(transport.Access(url, TOKEN, "default"), patience=0.1))
@@ -115,7 +115,7 @@ async def test_a_worker_notices_that_nothing_reaches_it(monkeypatch: pytest.Monk
         async with AsyncWorker(network.url, [hello], token=TOKEN, drain=0.1) as worker:
             assert await client.execute(hello, "h", "ann") == "hello ann"
             network.hole = True
-            await eventually(lambda: worker.session.lost, "it gave the connection up")
+            await eventually(lambda: worker.link.lost, "it gave the connection up")
             network.hole = False
             assert await client.execute(hello, "i", "bob") == "hello bob"
 
@@ -137,7 +137,7 @@ async def test_a_long_wait_for_a_server_that_is_there_is_not_interrupted(monkeyp
             assert await waiting == "hello ann"
             seen = len(pings)
             await eventually(lambda: len(pings) > seen + 3, "by the worker, too")
-            assert worker.session.lost == 0
+            assert worker.link.lost == 0
     assert all(pings)
 
 

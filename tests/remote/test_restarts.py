@@ -144,9 +144,9 @@ WAITS: dict[str, Callable[[AsyncClient, AsyncHandle[int]], Any]] = {
 
 async def stood_still(worker: AsyncWorker) -> None:
     """Its process hears and says nothing any more."""
-    assert worker._life is not None
-    worker._life.cancel()
-    await asyncio.gather(worker._life, return_exceptions=True)
+    assert worker._running is not None
+    worker._running.cancel()
+    await asyncio.gather(worker._running, return_exceptions=True)
 
 
 @pytest.mark.parametrize("what", WAITS)
@@ -176,4 +176,4 @@ async def test_a_server_that_stops_sends_away_who_waits(
             assert await waiting == {"execute": 5, "result": 5, "update": 1, "query": 0, "stream": "begun"}[what]
         silent.executor.stop()
         silent.host.close()
-        silent.session._http.close()
+        silent.link._http.close()

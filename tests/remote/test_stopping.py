@@ -25,7 +25,7 @@ from pathlib import Path
 from backstay import activity, workflow
 from backstay.sdk.remote import worker
 
-worker.LATE = 0.1
+worker.DRAIN_GRACE = 0.1
 
 
 @activity

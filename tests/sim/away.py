@@ -59,16 +59,16 @@ class Host:
         self._code = worker.world.pool(1, "backstay-workflow")
         self.shown: list[Recorded] = []
 
-    def held(self, start: Callable[[BaseException | None], None]) -> object:
+    def hold(self, start: Callable[[BaseException | None], None]) -> object:
         raise AssertionError("code of a worker elsewhere never runs inline")
 
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
         self._world.spawn(self._worker.report(message, reply or _unheard), "report")
 
-    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
+    def heartbeat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
         self.report(key, message, lambda reply, _: None if reply is None else heard(reply))
 
-    def room(self) -> None:
+    def on_slot_free(self) -> None:
         pass
 
     def events(
@@ -76,10 +76,10 @@ class Host:
     ) -> None:
         then(events_shown(assignment, [entry for entry in self.shown if entry.sequence > after]))
 
-    def done_holding(self, key: int) -> None:
+    def release_hold(self, key: int) -> None:
         pass
 
-    def given_up(self, task: Task) -> None:
+    def on_given_up(self, task: Task) -> None:
         pass
 
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:

@@ -18,7 +18,7 @@ LINK_MUTANTS = [
     Mutant(
         "code goes on with a result that is too large",
         "backstay.sdk.remote.reports:Reports._activity_done",
-        "breach = self._bounds.over(message.result)",
+        "breach = self._bounds.breach(message.result)",
         "breach = None",
         link=True,
         also=(
@@ -29,14 +29,14 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "the reply to a poll makes reports forgotten",
-        "backstay.sdk.remote.worker_link:ServerLink._answered",
+        "backstay.sdk.remote.worker_link:ServerLink._on_answers",
         "zip(batch, answers, strict=True)",
-        "zip(batch or self._outgoing._out.clear() or (), answers, strict=True)",
+        "zip(batch or self._reports._sent.clear() or (), answers, strict=True)",
         link=True,
     ),
     Mutant(
         "an answer ends the next attempt of its task",
-        "backstay.sdk.remote.host:RemoteHost.spent",
+        "backstay.sdk.remote.host:RemoteHost.on_answered",
         "self.leases.get(task_id) == pending.report.attempt",
         "task_id in self.leases",
         link=True,
@@ -75,23 +75,23 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "what is out is lost with its connection",
-        "backstay.sdk.remote.worker_link:ServerLink._doubt",
-        "self._outgoing.lost()",
-        "self._outgoing._out.clear()",
+        "backstay.sdk.remote.worker_link:ServerLink._requeue",
+        "self._reports.requeue_sent()",
+        "self._reports._sent.clear()",
         link=True,
     ),
     Mutant(
         "what could not be written is not said again",
-        "backstay.sdk.remote.worker_link:ServerLink._answered",
-        "self.host.later(AGAIN, partial(self._outgoing.again, pending))",
+        "backstay.sdk.remote.worker_link:ServerLink._on_answers",
+        "self.host.later(RESEND_AFTER, partial(self._reports.resend, pending))",
         "",
         link=True,
     ),
     Mutant(
         "tasks that waited are dropped",
-        "backstay.sdk.remote.tasks:Tasks.settled",
-        "self._held_back.pop(run, ())",
-        "self._held_back.pop(run, ())[:0]",
+        "backstay.sdk.remote.tasks:WorkflowTasks.on_report_answered",
+        "self._deferred.pop(run, ())",
+        "self._deferred.pop(run, ())[:0]",
         link=True,
     ),
     Mutant(

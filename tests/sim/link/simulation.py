@@ -16,7 +16,7 @@ from backstay.kernel.machine import Machine
 from backstay.protocol.requests import Request
 from backstay.sdk import errors
 from backstay.sdk.author import group
-from backstay.sdk.remote import host, http, outgoing, transport, worker_link
+from backstay.sdk.remote import host, http, report_queue, transport, worker_link
 from backstay.server import connections
 from backstay.server import server as serving
 from backstay.store import Ready
@@ -243,7 +243,7 @@ class LinkSimulation(Simulation):
             (serving, "open_store", opened),
             (serving, "Machine", partial(Machine, limits=Sizes(payload_size=PAYLOAD))),
             (worker_link, "random", dice.random),
-            (outgoing, "BYTES", TOGETHER),
+            (report_queue, "BATCH_BYTES", TOGETHER),
             (transport, "random", dice.random),
             (transport, "time", SimpleNamespace(monotonic=self.loop.time)),
             (http, "time", SimpleNamespace(monotonic=self.loop.time)),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from backstay.protocol.native import worker as wire
 from backstay.sdk.errors import ServerError
+from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.worker import AsyncWorker
 
 from ..programs import AWAY, FAR, ledger
@@ -67,7 +68,7 @@ class Threads:
 
 
 class WatchedWorker(AsyncWorker):
-    """A worker that is overheard when it makes a report."""
+    """A worker whose deliveries and reports are told to the laws."""
 
     def __init__(self, process: WorkerProcess, **options: Any) -> None:
         super().__init__(URL, KNOWN, **options)
@@ -85,11 +86,14 @@ class WatchedWorker(AsyncWorker):
             deliver(deliveries)
 
         self.host.deliver = delivered  # type: ignore[method-assign]
-        return self
+        send = self.host.reports._send
 
-    def _send(self, pending: Any) -> None:
-        self._process.sim.laws.reports(self._process, pending)
-        super()._send(pending)
+        def reported(pending: PendingReport) -> None:
+            self._process.sim.laws.reports(self._process, pending)
+            send(pending)
+
+        self.host.reports._send = reported
+        return self
 
 
 def _what(delivery: wire.Delivery) -> str:
@@ -142,7 +146,7 @@ class WorkerProcess:
             return
         self.open = True
         self.sim.log(f"{self.name} is at work")
-        life = worker._life
+        life = worker._running
         assert life is not None
         await asyncio.wait([life, self._told], return_when=asyncio.FIRST_COMPLETED)
         if life.done():
@@ -185,4 +189,4 @@ class WorkerProcess:
 
     def standings(self) -> dict[int, Any]:
         """Where its live code stands, as far as it knows."""
-        return dict(self.worker.host._standings._by_run) if self.open and self.life.alive else {}
+        return dict(self.worker.host.sticky._by_run) if self.open and self.life.alive else {}

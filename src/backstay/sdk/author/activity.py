@@ -1,7 +1,7 @@
 """Activities as authors write them: `@activity` on a function or method. Calling one inside a workflow is a durable step.
 
 Outside workflows a decorated function is just the function. Options sit on the decorator or on `.options(...)` at the call;
-they become the retry policy that is snapped into history when the step is scheduled.
+they become the retry policy that history records when the step is scheduled.
 """
 
 from __future__ import annotations
@@ -42,9 +42,14 @@ _DOUBLING = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]
 
 
 class ActivityOptions(TypedDict, total=False):
-    """`retries` counts tries after the first one. `fatal` exceptions are not retried. `local` runs in the workflow's worker.
+    """Options of an activity, on the decorator or on `.options(...)`.
 
-    `crashes` counts tries after an attempt whose process died, in a row; `at_most_once` allows neither.
+    `retries` counts the attempts after the first one, and `backoff` is the pause before each of them. `crashes` counts the
+    attempts after one whose process died, in a row. `at_most_once` allows neither. `fatal` exceptions are not retried.
+
+    `timeout` bounds one attempt, `start_timeout` the wait for a worker, and `schedule_timeout` everything together.
+    `heartbeat` is the longest silence of a running attempt. `queue` is the task queue. A `local` activity runs in the worker
+    of its workflow, within the workflow task.
     """
 
     retries: int | Literal["forever"]
@@ -61,7 +66,7 @@ class ActivityOptions(TypedDict, total=False):
 
 
 class ActivityDefinition(Generic[P, R]):
-    """What every decorated activity is underneath."""
+    """The base class of decorated activities: the function, its durable type and its options."""
 
     __backstay_activity__ = True
 
@@ -71,7 +76,7 @@ class ActivityDefinition(Generic[P, R]):
         update_wrapper(cast(Any, self), fn)
         self.fn = fn
         self.type = type
-        self.named = True  # a name of its own, which a type map may not contradict
+        self.named = True  # the author gave the type; a type map may not contradict it
         self.given = options
         self.extern = extern
         self.method = method
@@ -87,17 +92,21 @@ class ActivityDefinition(Generic[P, R]):
 
     @property
     def modules(self) -> Iterable[Namespace]:
-        """The globals of the module that its code stands in."""
+        """The globals of the module that defines the function."""
         return filter(None, [module_of(self.fn)])
 
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
-        """Describe the call without making it."""
-        # Outside workflows it is just the function, whose arguments need no payload form.
+        """Describe the call without making it, for `gather`, `race` or `await`."""
+        # Outside workflows a call runs the plain function, so its arguments are not encoded.
         arguments = None if current_run() is None else self.signature.pack(args, kwargs)
         return Step(ActivityCall(self, args, kwargs, arguments))
 
     def _plainly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The call outside a workflow: just the function, unless it is the end of something that a workflow has left."""
+        """Call the plain function outside a workflow.
+
+        While the garbage collector runs, the caller is a finalizer of something that workflow code left behind. Such a call
+        ends like that of a closed generator.
+        """
         if collector.collecting:
             raise GeneratorExit
         if self.method:
@@ -108,7 +117,9 @@ class ActivityDefinition(Generic[P, R]):
         check(options, ActivityOptions, "activity option", DefinitionError)
         merged: ActivityOptions = {**self.given, **options}
         copy = type(self)(self.fn, self.type, merged, extern=self.extern, method=self.method, is_async=self.is_async)
-        if "signature" in self.__dict__:  # not before it is needed: its annotations may name what comes later
+        if (
+            "signature" in self.__dict__
+        ):  # computed when first needed: annotations may name things that are defined later
             copy.signature = self.signature
         copy.named = self.named
         return copy
@@ -170,7 +181,8 @@ class AsyncActivity(ActivityDefinition[P, R]):
 class ActivityCall(Call[R]):
     """One durable call of an activity.
 
-    In a workflow its arguments are packed before a step is taken, and in every replay: a call that cannot be made never was one.
+    In a workflow the arguments are encoded before the call takes a step, in every replay too. So a call whose arguments
+    cannot be encoded takes no step.
     """
 
     def __init__(
@@ -205,7 +217,7 @@ class ActivityCall(Call[R]):
         )
 
     def packed(self) -> bytes:
-        """The arguments as they were when the call was described, whatever has become of the objects since."""
+        """Return the encoded arguments, as they were when the call was described."""
         if self.arguments is None:
             self.arguments = self.definition.signature.pack(self.args, self.kwargs)
         return self.arguments
@@ -242,7 +254,7 @@ class ActivityCall(Call[R]):
 
 
 def in_async_code() -> bool:
-    """Whether the running workflow code is a coroutine of its own event loop."""
+    """Return whether the running workflow code is a coroutine on the run's event loop."""
     import asyncio
 
     try:
@@ -287,7 +299,7 @@ def policy_of(options: ActivityOptions) -> RetryPolicy:
 
 
 def error_type(kind: type[BaseException] | str) -> str:
-    """The name a fatal exception is known by in failures: its alias if given as text, else its class."""
+    """Return the name of a fatal exception in recorded failures: the text that was given, or the name of its class."""
     return kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -296,7 +308,7 @@ def _optional(duration: Duration | None) -> float | None:
 
 
 def _bound(definition: Any, instance: object | None) -> Any:
-    """Method activities drop `self`: workflows name the class, the worker supplies its registered instance."""
+    """Return a method activity without `self`: workflows name it by its class, and the worker adds its registered instance."""
     copy = type(definition)(
         definition.fn if instance is None else definition.fn.__get__(instance),
         definition.type,
@@ -311,7 +323,7 @@ def _bound(definition: Any, instance: object | None) -> Any:
 
 
 class ActivityDecorator(Protocol):
-    # An `async def` is also a callable that returns something; the first overload that fits is the meant one.
+    # An `async def` also matches `Callable[P, R]`, so the order of the overloads matters.
     @overload
     def __call__(self, fn: Callable[P, Coro[R]], /) -> AsyncActivity[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
@@ -334,7 +346,12 @@ def activity(
     extern: bool = False,
     **options: Unpack[ActivityOptions],
 ) -> Any:
-    """Make a function an activity: work that may fail, is tried again, and whose result is recorded once."""
+    """Make a function an activity: work that may fail, is retried, and whose result is recorded once.
+
+    Called in a workflow, an activity is a durable step; called elsewhere, it is the plain function. `type` is its durable
+    name, by default the function's qualified name. `extern` declares an activity whose code is in another worker. The other
+    options are those of `ActivityOptions`. Raises `DefinitionError` if an option is unknown or the function is unsuitable.
+    """
 
     def decorate(fn: Callable[..., Any]) -> Any:
         return _define(fn, type, extern, options)

@@ -1,6 +1,6 @@
-"""What others may say to a running workflow: `@signal`, `@query`, `@update` on methods, and typed `Signal` channels.
+"""Handlers of a workflow class: methods with `@signal`, `@query` or `@update`, and typed `Signal` channels.
 
-On the class a member is a reference that clients take (`handle.signal(Approval.approve, "ann")`); on `self` it is the method.
+On the class a handler is a reference for clients (`handle.signal(Approval.approve, "ann")`); on `self` it is the method.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Coro = Coroutine[Any, Any, R]
 
 
 class HandlerMethod(Generic[P, R]):
-    """A method that others may call, under a public name."""
+    """A method of a workflow class that clients call by its public name."""
 
     kind = "member"
 
@@ -101,7 +101,11 @@ class UpdateMethod(HandlerMethod[P, R]):
         self.check: Callable[..., None] | None = None
 
     def validator(self, check: Callable[P, None], /) -> Callable[P, None]:
-        """Runs before the update is accepted; what it raises rejects the update. It must not change anything."""
+        """Make a method the validator of this update.
+
+        It runs with the update's arguments before the update is accepted. If it raises, the update is rejected. It must not
+        change anything.
+        """
         self.check = check
         return check
 
@@ -116,7 +120,7 @@ class UpdateMethod(HandlerMethod[P, R]):
 
 
 class AsyncUpdateMethod(UpdateMethod[P, R]):
-    # On the class it is the update whose result is already unwrapped; on `self` it is the coroutine function.
+    # On the class it is typed by the awaited result; on `self` it is the coroutine function.
     @overload
     def __get__(
         self: AsyncUpdateMethod[Concatenate[Any, P2], R2], instance: None, owner: type, /
@@ -132,11 +136,11 @@ class AsyncUpdateMethod(UpdateMethod[P, R]):
 class Signal(Generic[T]):
     """A typed channel: `approved = Signal[str]("approved")`, read with `wait(approved)`.
 
-    Without a name it takes that of the class attribute it is.
+    Without a name it is named after the class attribute that it is assigned to.
     """
 
     def __init__(self, name: str | None = None) -> None:
-        if type(name) is not str:  # made again for every wait that names it
+        if type(name) is not str:  # a hot path: every `wait` by name makes one
             expect("name", name, DefinitionError)
         self._name = name
 
@@ -153,7 +157,7 @@ class Signal(Generic[T]):
 
     @property
     def type(self) -> Any:
-        """What is sent, read from the subscription; Any without one."""
+        """The type of its values, `str` in `Signal[str]`; Any without a subscription."""
         given = get_args(getattr(self, "__orig_class__", None))
         return given[0] if given else Any
 
@@ -196,7 +200,10 @@ def signal(fn: Callable[P, R], /) -> SignalMethod[P, R]: ...
 @overload
 def signal(*, name: str | None = None) -> SignalDecorator: ...
 def signal(fn: Any = None, /, *, name: str | None = None) -> Any:
-    """Make a method a signal handler: others send it to tell the run something. It makes no durable calls."""
+    """Make a method a signal handler. It is called for each signal of its name, in order, and makes no durable calls.
+
+    `name` is its public name, by default that of the method. A handler that raises fails the workflow task, not the run.
+    """
     return _decorate(SignalMethod, fn, name)
 
 
@@ -205,7 +212,10 @@ def query(fn: Callable[P, R], /) -> QueryMethod[P, R]: ...
 @overload
 def query(*, name: str | None = None) -> QueryDecorator: ...
 def query(fn: Any = None, /, *, name: str | None = None) -> Any:
-    """Make a method a query: others call it to read the state of the run. It changes nothing."""
+    """Make a method a query: clients call it to read the state of a run. It must change nothing and makes no durable calls.
+
+    `name` is its public name, by default that of the method.
+    """
     return _decorate(QueryMethod, fn, name)
 
 
@@ -216,7 +226,11 @@ def update(fn: Callable[P, R], /) -> UpdateMethod[P, R]: ...
 @overload
 def update(*, name: str | None = None) -> UpdateDecorator: ...
 def update(fn: Any = None, /, *, name: str | None = None) -> Any:
-    """Make a method an update handler: others send it to change something and get an answer. It is applied exactly once."""
+    """Make a method an update handler: clients call it to change a run and get an answer. Each update is applied exactly once.
+
+    `name` is its public name, by default that of the method. An exception fails the update, not the run. A method decorated
+    with `@<handler>.validator` may reject an update before it is accepted.
+    """
 
     def decorate(fn: Any) -> Any:
         is_async = bool(getattr(fn, "__code__", None) and fn.__code__.co_flags & 0x80)
@@ -234,7 +248,7 @@ def _decorate(kind: Any, fn: Any, name: str | None) -> Any:
 
 
 class Handlers:
-    """Everything others may say to one workflow, by public name."""
+    """The handlers and channels of one workflow, by public name."""
 
     def __init__(self) -> None:
         self.signals: dict[str, SignalMethod[Any, Any]] = {}
@@ -243,7 +257,7 @@ class Handlers:
         self.updates: dict[str, UpdateMethod[Any, Any]] = {}
 
     def collect(self, cls: type[Any]) -> None:
-        """The members of a workflow class; those of a subclass stand for those of its bases."""
+        """Collect the handlers of a workflow class. Those of a subclass replace those of its base classes."""
         seen: set[str] = set()
         for owner in cls.__mro__:
             for attribute, value in vars(owner).items():
@@ -273,7 +287,7 @@ class Handlers:
         table[name] = member
 
     def channel(self, channel: Signal[Any] | str) -> None:
-        """Declare a signal that is waited for by name."""
+        """Declare a signal that the code waits for by name."""
         if isinstance(channel, str):
             channel = Signal(channel)
         self.channels.setdefault(channel.name, channel)

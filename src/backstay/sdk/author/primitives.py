@@ -1,6 +1,6 @@
-"""What workflow code may use of the world: its own time, its own randomness, and values recorded once.
+"""Deterministic replacements for workflow code: the run's time, its randomness, and values that are recorded once.
 
-All of them answer from the run. `side_effect`, `version` and the upserts take a step; the others leave no trace.
+`side_effect`, `version` and the upserts take a step. The others answer from the run and record nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class RunInfo(NamedTuple):
-    """A run as its own code sees it."""
+    """The run that is executing, as `info()` returns it to its code."""
 
     workflow_id: str
     """The id of the workflow."""
@@ -44,23 +44,23 @@ class RunInfo(NamedTuple):
     type: str
     """The durable name of the workflow."""
     namespace: str
-    """The namespace that it runs in."""
+    """The namespace of the workflow."""
     attempt: int
     """The number of the attempt at the current workflow task."""
     run_number: int
     """The number of this run in its chain, from 1."""
     history_length: int
-    """How many events the history has."""
+    """The number of events in the history so far."""
     continue_suggested: bool
     """Whether the history is so long that the run should continue as new."""
     schedule_id: str | None = None
-    """The schedule that started it."""
+    """The id of the schedule that started the workflow, if one did."""
     occurrence: datetime | None = None
-    """The occurrence that the schedule started it for."""
+    """The time of the occurrence that the schedule started the workflow for."""
 
 
 class Immediate:
-    """An operation that does not suspend."""
+    """An operation that is recorded at once: the code does not wait for it."""
 
     def __init__(self, shape: str, detail: str | None = None) -> None:
         self.shape = shape
@@ -69,16 +69,16 @@ class Immediate:
     hears = False
 
     def check(self, live_run: LiveRun) -> None:
-        """Nothing could stop it."""
+        """Allow the call in any state of the run."""
 
     def asked(self, live_run: LiveRun, step: int, answer: Any) -> None:
-        """It does not wait."""
+        """Register nothing: no later event answers the call."""
 
     def differs(self, event: Any) -> None:
-        """Its shape says everything."""
+        """Compare nothing: the shape and the detail have been compared already."""
 
     def cancel(self, live_run: LiveRun, step: int) -> None:
-        """It is over at once."""
+        """Cancel nothing: the call has ended when it returns."""
 
     def spared(self, live_run: LiveRun, step: int) -> bool:
         return False
@@ -99,7 +99,11 @@ _SIDE_EFFECT_CODE = Readonly("a side effect", replayed=False)
 
 
 def side_effect(fn: Callable[[], T], /) -> T:
-    """Run a function once and record its value; every replay gets that value. Its failure fails the run."""
+    """Run a function once and record its value; a replay returns the recorded value and does not run the function.
+
+    For small values that are not deterministic. The function makes no durable calls, and an exception fails the run. For work
+    that may fail, use an activity.
+    """
     live_run = current_run()
     if live_run is None:
         return fn()
@@ -117,13 +121,17 @@ def side_effect(fn: Callable[[], T], /) -> T:
 
     known = live_run.immediate(_SIDE_EFFECT, run)
     blob = known.blob if isinstance(known, Value) else made[0]
-    # Live code gets what replay will get: the value as it was recorded.
+    # The value is decoded from its record in live code too, so that live code and a replay get the same.
     annotated = getattr(fn, "__annotations__", None)
     return loads(blob if blob is not None else b"", hints_of(fn).get("return", Any) if annotated else Any)
 
 
 def version(change_id: str, /, *, max: int = 1, min: int = DEFAULT_VERSION) -> int:
-    """Which branch of a change this run is on; recorded when first reached. Older runs stay on -1."""
+    """Return which version of a change this run is on; the choice is recorded when the code first reaches it.
+
+    A run that got past this point with older code is on -1, any other on `max`. Raises `ValueError` without an id or if `min`
+    exceeds `max`. A run on a version that the code no longer supports is blocked.
+    """
     live_run = required_run("version()")
     if not change_id or min > max:
         raise ValueError(f"version({change_id!r}, min={min}, max={max}): it needs an id, and min must not exceed max")
@@ -167,7 +175,7 @@ def _reach(live_run: LiveRun, change_id: str, min: int, max: int) -> int:
         started_compatibility=started.routing.compatibility,
         current_compatibility=live_run.compatibility,
     )
-    # Another step recorded here shows that code without the change got past this point, whoever started the run.
+    # Another step recorded here shows that code without the change got past this point.
     passed = recorded is not None and not isinstance(recorded, VersionMarkerRecorded)
     if passed or not (marked or fresh):
         return DEFAULT_VERSION
@@ -181,12 +189,12 @@ def _reach(live_run: LiveRun, change_id: str, min: int, max: int) -> int:
 
 
 def patched(change_id: str, /) -> bool:
-    """True in runs that started with this change in their code, False in older ones."""
+    """Return True in runs that started with this change in their code, and False in older ones."""
     return version(change_id) >= 1
 
 
 def upsert_memo(**entries: Any) -> None:
-    """Add notes to the run; None removes one. They are returned with the run and never searched."""
+    """Add entries to the run's memo; the value None removes an entry. A memo is returned with the run and never searched."""
     live_run = required_run("upsert_memo()")
     blobs = {key: None if value is None else dumps(value) for key, value in entries.items()}
     _valid(lambda: memo.check(blobs))
@@ -194,7 +202,7 @@ def upsert_memo(**entries: Any) -> None:
 
 
 def upsert_search_attributes(**attributes: Any) -> None:
-    """Set values that lists can filter by; None removes one."""
+    """Set search attributes of the run, which lists can filter by; the value None removes one."""
     plain = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in attributes.items()}
     live_run = required_run("upsert_search_attributes()")
     _valid(lambda: search.check(plain))
@@ -202,7 +210,7 @@ def upsert_search_attributes(**attributes: Any) -> None:
 
 
 def _valid(check: Callable[[], None]) -> None:
-    """What the engine would refuse is refused here, where the author's code can see it."""
+    """Raise here, in the author's code, what the engine would refuse."""
     try:
         check()
     except Refused as refusal:
@@ -210,22 +218,22 @@ def _valid(check: Callable[[], None]) -> None:
 
 
 def now() -> datetime:
-    """The run's time: when the event was recorded that the code is reacting to."""
+    """Return the run's time: when the event was recorded that the code is reacting to. A replay returns the same."""
     return _EPOCH + timedelta(microseconds=required_run("now()").read_clock())
 
 
 def rng() -> random.Random:
-    """Randomness that repeats in every replay of this run."""
+    """Return a random number generator that gives the same numbers in every replay of this run."""
     return required_run("rng()").rng()
 
 
 def uuid4() -> UUID:
-    """A random UUID that is the same in every replay of this run."""
+    """Return a random UUID that is the same in every replay of this run."""
     return UUID(int=rng().getrandbits(128), version=4)
 
 
 def info() -> RunInfo:
-    """What is known of this run: ids, type, number, length of its history, what a schedule started it for."""
+    """Return what is known of this run: ids, type, number, length of its history, the schedule that started it."""
     live_run = required_run("info()")
     task = live_run.assignment
     started = live_run.started
@@ -245,9 +253,9 @@ def info() -> RunInfo:
 
 
 class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs what happens, not what is repeated: silent while a run replays or is being given up.
+    """A logger for workflow code. It is silent while a run replays or its code is dropped, so each line is logged once.
 
-    Every record has the ids of the run as fields; in an activity also its type, its step and the number of the attempt.
+    Every record has the ids of the run as fields, in an activity also its type, its step and the number of the attempt.
     """
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging uses
@@ -267,5 +275,5 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def logger(name: str = "backstay.workflow") -> WorkflowLogger:
-    """A logger for workflows and activities, whose records have the ids of what they are about as fields."""
+    """Return a logger for workflows and activities. It is silent during a replay, and its records have the run's ids as fields."""
     return WorkflowLogger(logging.getLogger(name), {})

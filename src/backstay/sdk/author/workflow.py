@@ -38,7 +38,7 @@ class HasHandle(Protocol):
 
 
 class EntryPoint(Protocol[P, R_co]):
-    """A workflow class, seen through its entry method."""
+    """The type of a workflow class: a class whose entry method is `handle`."""
 
     def handle(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -47,7 +47,11 @@ W = TypeVar("W", bound=HasHandle)
 
 
 class WorkflowFn(Generic[P, R]):
-    """A decorated workflow function: handed to clients and workers, and still the function when called outside."""
+    """A decorated workflow function.
+
+    Clients start it, workers register it, and workflows call it as a child. Called outside a workflow, it is the plain
+    function.
+    """
 
     def __init__(self, fn: Callable[..., Any], type: str | None, **options: Any) -> None:
         update_wrapper(self, fn)
@@ -58,20 +62,20 @@ class WorkflowFn(Generic[P, R]):
         return self.definition.type
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Inside a workflow this is a child; outside it is the function."""
+        """Call the workflow as a child inside a workflow, and as the plain function outside."""
         if current_run() is None:
             return self.definition.entry(*args, **kwargs)
         step = self.step(*args, **kwargs)
         return step if self.definition.is_async and in_async_code() else step.run()
 
     def step(self, *args: P.args, **kwargs: P.kwargs) -> Step[R]:
-        """Describe the child without starting it."""
+        """Describe the child without starting it, for `gather`, `race` or `await`."""
         from backstay.sdk.author.child import child
 
         return child.step(self, *args, **kwargs)
 
     def options(self, **options: Unpack[ChildOptions]) -> ChildOf[P, R]:
-        """The same workflow as a child with options: queue, retries, timeouts, parent_close."""
+        """Return the workflow with options for its call as a child: queue, retries, timeouts, parent_close."""
         return ChildOf(self, options)
 
     def __repr__(self) -> str:
@@ -114,7 +118,7 @@ class AsyncWorkflow(WorkflowFn[P, R]):
 
 
 class WorkflowDecorator(Protocol):
-    # A class is also a callable, and so is an `async def`; the first overload that fits is the meant one.
+    # A class and an `async def` also match `Callable[P, R]`, so the order of the overloads matters.
     @overload
     def __call__(self, cls: type[W], /) -> type[W]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
@@ -148,10 +152,12 @@ def workflow(
     handles_cancel: Duration | None = None,
     unchecked: bool = False,
 ) -> Any:
-    """Make a function or class a workflow.
+    """Make a function, or a class with a method `handle`, a workflow.
 
-    `signals` declares channels it waits for that its source does not name. With `handles_cancel` its code gets to see a
-    cancel request, and has this long to deal with it. `unchecked` skips the source check at registration.
+    `type` is the durable name, by default the qualified name, and `queue` the task queue of its runs. `signals` declares
+    channels that the workflow waits for and that its source does not name. With `handles_cancel` a cancel request is raised
+    in the code as `Cancelled`, and the code has this long to end. `unchecked` skips the source check at registration. Raises
+    `DefinitionError` if the declaration is wrong.
     """
     expect("type", type, DefinitionError)
     expect("queue", queue, DefinitionError)
@@ -207,10 +213,10 @@ def _refuse_generator(fn: Any) -> None:
 
 
 class NamedWorkflow:
-    """A workflow whose code is elsewhere: nothing is known of it but its type."""
+    """A workflow whose code is in another process: only its type is known."""
 
     queue = None
-    snapshot = None  # the engine takes that of whoever has the code
+    snapshot = None  # the engine takes the one of a worker that has the code
     modules = ()
 
     def __init__(self, type: str) -> None:
@@ -223,7 +229,7 @@ def _anything(*args: Any) -> Any: ...
 
 
 def definition_of(target: Any) -> WorkflowDefinition:
-    """The definition of anything an author can name a workflow by."""
+    """Return the definition of a workflow function or class; `DefinitionError` if it is neither."""
     if isinstance(target, WorkflowFn):
         return target.definition  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     found = vars(target).get("__backstay_workflow__") if isinstance(target, type) else None
@@ -235,8 +241,12 @@ def definition_of(target: Any) -> WorkflowDefinition:
 def continue_as_new(
     target: WorkflowFn[P, Any] | type[EntryPoint[P, Any]], /, *args: P.args, **kwargs: P.kwargs
 ) -> NoReturn:
-    """Close this run and go on as a new one with a fresh history. The first argument gives the types."""
+    """Close this run and continue as a new one with an empty history and these arguments.
+
+    The workflow itself, given first, is there for the types of the arguments. Does not return. Arguments that do not fit
+    raise `TypeError`.
+    """
     required_run("continue_as_new()")
-    # Wrong arguments are a TypeError here, not a broken run.
+    # Checked here, so that wrong arguments are a TypeError in the author's code and not a failed run.
     definition = definition_of(target)
     raise ContinueAsNewRequested(definition, definition.signature.pack_fitting(args, kwargs))

@@ -32,27 +32,27 @@ class EngineHost:
         self.workflow_thread = self._workflows.submit
         self.spawn = world.spawn
         self.post = world.post
-        self.done_holding = engine.inline.release_hold
+        self.release_hold = engine.inline.release_hold
         self.executor: WorkerExecutor | None = None
 
-    def room(self) -> None:
+    def on_slot_free(self) -> None:
         if self._closed:
             return
         assert self.executor is not None
         self._engine.dispatcher.serve_executor(self.executor)
 
-    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
+    def heartbeat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
         def replied(reply: HeartbeatReply | None, error: BaseException | None) -> None:
             if reply is not None:
                 heard(reply)
 
         self.report(key, message, replied)
 
-    def given_up(self, task: Task) -> None:
+    def on_given_up(self, task: Task) -> None:
         if not self._closed:
             self._engine.inline.given_up(task.workflow)
 
-    def held(self, start: Callable[[BaseException | None], None]) -> object:
+    def hold(self, start: Callable[[BaseException | None], None]) -> object:
         return TaskHeld(start)
 
     def events(

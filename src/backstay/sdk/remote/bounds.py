@@ -1,7 +1,7 @@
-"""What fits into a request to the server, and what is reported instead of what does not.
+"""The size limits of a server, and the shorter report that is sent instead of one that is too large.
 
-A report that is too large is never sent, so it is never sent again and again: an attempt whose result is too large has
-failed, by the name of the limit, as if the result had been looked at by the server; and so has a run.
+A report that is too large is not sent, since the server would refuse it every time. Instead the attempt or the run fails with
+the name of the limit, as if the server had checked the result.
 """
 
 from __future__ import annotations
@@ -22,55 +22,59 @@ from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 
 UNBOUNDED = 1 << 62
-KEPT = 2000  # characters of a message that is too long
-SAID = 100  # more than it takes to say how long it was
+MESSAGE_LENGTH = 2000  # characters that are kept of a message that is too long
+SUFFIX_LENGTH = 100  # more than the suffix that says how long the message was
 
 
 class Bounds:
-    """What a server takes, as it has said when a station was opened."""
+    """The limits that a server named when the link was opened."""
 
     def __init__(self, limits: Limits) -> None:
         self.set(limits, 0)
 
     def set(self, limits: Limits, body: int) -> None:
-        """`body`: bytes of one request; 0 while nobody has said how many."""
+        """Set the limits. `body`: the most bytes of one request; 0 while the server has not said."""
         self.limits = limits
         self.body = body
-        self._fits = min(limits.payload_size or UNBOUNDED, body // 4 * 3 or UNBOUNDED)  # as a result, whatever it is
+        self._fits = min(
+            limits.payload_size or UNBOUNDED, body // 4 * 3 or UNBOUNDED
+        )  # bytes of a result that fits in any case
 
-    def passed(self, size: int) -> bool:
-        """Whether so many bytes are too many for one request."""
+    def too_large(self, size: int) -> bool:
+        """Return whether a request of this many bytes is too large."""
         return 0 < self.body < size
 
-    def over(self, result: bytes | None) -> Breach | None:
-        """The limit that a result passes, if it does."""
+    def breach(self, result: bytes | None) -> Breach | None:
+        """Return the limit that a result exceeds, if it does."""
         size = 0 if result is None else len(result)
         if size <= self._fits:
             return None
         return over_count("payload_size", size, self.limits.payload_size) or self._over_body(_packed(size))
 
     def _over_body(self, size: int) -> Breach | None:
-        return Breach("max_body_bytes", size, self.body) if self.passed(size) else None
+        return Breach("max_body_bytes", size, self.body) if self.too_large(size) else None
 
-    def reduced(self, report: wire.Report, size: int) -> wire.Report:
-        """What to say instead of a report of so many bytes, which is too large even alone."""
+    def reduce(self, report: wire.Report, size: int) -> wire.Report:
+        """Return the shorter report that replaces one of this many bytes, which is too large even alone."""
         match report:
             case wire.AttemptDone(resumed=wire.Resumed()):
-                return replace(report, resumed=None)  # what the code did comes with its next task, and is judged there
+                return replace(report, resumed=None)  # the next task repeats what the code did
             case wire.AttemptDone(result=result):
-                breach = report.breach or self.over(result) or self._over_body(size)
+                breach = report.breach or self.breach(result) or self._over_body(size)
                 return replace(report, result=None, breach=breach)
             case wire.TaskDone(commands=commands) if any(_is_long(command) for command in commands):
-                return replace(report, commands=[_told_shortly(command) for command in commands])
+                return replace(report, commands=[_shorten_command(command) for command in commands])
             case wire.TaskDone(commands=commands):
                 breach = over_count("payload_size", max(_payloads(commands), default=0), self.limits.payload_size)
                 if breach is not None:
                     return replace(report, commands=[], handled=[], breach=breach)
                 return wire.TaskFailed(report.key, report.task_id, report.attempt, self._block(size))
             case wire.TaskFailed(block=block):
-                return replace(report, block=Block(message=_short(block.message), type=block.type, reason=block.reason))
+                return replace(
+                    report, block=Block(message=_shorten(block.message), type=block.type, reason=block.reason)
+                )
             case wire.AttemptFailed(failure=failure):
-                return replace(report, failure=_shortened(failure))
+                return replace(report, failure=_shorten_failure(failure))
             case wire.Heartbeat():
                 return replace(report, progress=None)
             case wire.QueryAnswer():
@@ -82,7 +86,7 @@ class Bounds:
                 return report
 
     def _block(self, size: int) -> Block:
-        """The run is not wrong, and its server may take more one day: so its task fails, and waits for somebody."""
+        """Return the block of a task whose commands are too large. The run does not fail: the server's limit may be raised."""
         message = (
             f"what the workflow asks for at once has {size} bytes, and the server takes {self.body} (max_body_bytes)."
             " Ask for less at a time, or let the server take more; then: dw repair"
@@ -91,12 +95,12 @@ class Bounds:
 
 
 def _packed(size: int) -> int:
-    """How many bytes so many become on the way."""
+    """Return the encoded size of this many bytes (base64)."""
     return (size + 2) // 3 * 4
 
 
 def _payloads(value: Any) -> Iterator[int]:
-    """The sizes of all payloads in something."""
+    """Yield the size of every payload in a value."""
     if isinstance(value, bytes):
         yield len(value)
     elif isinstance(value, Struct):
@@ -111,29 +115,33 @@ def _payloads(value: Any) -> Iterator[int]:
 
 
 def _is_long(command: Command) -> bool:
-    """Whether it tells an error at great length."""
+    """Return whether a command carries an error text that can be shortened."""
     if not isinstance(command, FailWorkflow | FailUpdate):
         return False
-    return command.message != _short(command.message) or (
-        command.exception is not None and command.exception != _shortened(command.exception)
+    return command.message != _shorten(command.message) or (
+        command.exception is not None and command.exception != _shorten_failure(command.exception)
     )
 
 
-def _told_shortly(command: Command) -> Command:
+def _shorten_command(command: Command) -> Command:
     if not isinstance(command, FailWorkflow | FailUpdate):
         return command
     failure = command.exception
-    return replace(command, message=_short(command.message), exception=None if failure is None else _shortened(failure))
+    return replace(
+        command, message=_shorten(command.message), exception=None if failure is None else _shorten_failure(failure)
+    )
 
 
-def _short(text: str) -> str:
-    """The beginning of a text, and how long it was. What is short stays as it is."""
-    return text if len(text) <= KEPT + SAID else f"{text[:KEPT]}... ({len(text)} characters)"
+def _shorten(text: str) -> str:
+    """Return the beginning of a long text and how long it was; a short text is returned as it is."""
+    return (
+        text if len(text) <= MESSAGE_LENGTH + SUFFIX_LENGTH else f"{text[:MESSAGE_LENGTH]}... ({len(text)} characters)"
+    )
 
 
-def _shortened(failure: Failure) -> Failure:
+def _shorten_failure(failure: Failure) -> Failure:
     return Failure(
-        message=_short(failure.message),
+        message=_shorten(failure.message),
         exception_type=failure.exception_type,
         exception_class=failure.exception_class,
         non_retryable=failure.non_retryable,

@@ -1,11 +1,11 @@
-"""Eager resume: when the one step that a run's code waits for has ended on this worker, the code goes on at once.
+"""Eager resume: when the only step that a run's code waits for ends on this worker, the code goes on at once.
 
-It runs ahead of the server, on the event that the server is about to record, and what it did is reported together with the
-result. If something else reached the run first the server says so, and the code is dropped: the run's next task replays it.
-So code may only run ahead where it would do the same in that task. It must wait for this step and nothing else, no report
-about it may be without an answer, and it must not look at the clock, since the time of the event is the server's to say.
-Code that does is found out while it runs; its workflow type does not run ahead any more. Without these rules two histories
-of one run would differ (`test_code_that_looks_at_the_clock_does_not_run_ahead`,
+The code runs ahead of the server, on the event that the server is about to record, and its commands are reported together
+with the result. If another event reached the run first, the server says so and the code is dropped: the next task replays it.
+So code may run ahead only where it would do the same in that task. It must wait for this step and nothing else, every report
+about it must have its answer, and it must not read the clock, because the server sets the time of the event. Code that reads
+the clock is noticed while it runs; its workflow type does not run ahead any more. Without these rules the code could decide
+what the recorded history does not lead to (`test_code_that_looks_at_the_clock_does_not_run_ahead`,
 `test_code_that_ran_ahead_of_a_signal_is_dropped_and_replayed`). What the server checks is in `server/native/reports.py`.
 """
 
@@ -19,65 +19,65 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.task import START
 from backstay.kernel.values import attempt_id, execution_id, workflow_task_id
 from backstay.protocol.native import worker as wire
-from backstay.sdk.remote.sticky import StickyCode, StickyRuns, advance
+from backstay.sdk.remote.sticky import StickyCode, StickyRuns, count_skipped
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.worker.executor import WorkerExecutor
 
 
-class Ahead:
-    def __init__(self, executor: WorkerExecutor, standings: StickyRuns) -> None:
+class EagerResume:
+    def __init__(self, executor: WorkerExecutor, sticky: StickyRuns) -> None:
         self._executor = executor
-        self._standings = standings
-        self._patient: set[str] = set()  # workflow types whose code does not run ahead
+        self._sticky = sticky
+        self._not_eager: set[str] = set()  # workflow types whose code does not run ahead
 
     def resume(self, run: int, message: CompleteActivity) -> wire.Resumed | None:
-        """Let code that waits for this result alone go on with it; None if it does not, or must not."""
+        """Resume code that waits for this result alone. Return its commands, or None if it may not run ahead."""
         live_run = self._executor.live(run)
-        standing = self._standings.get(run)
-        if standing is None or live_run is None or not self._may(run, live_run, message.step):
+        code = self._sticky.get(run)
+        if code is None or live_run is None or not self._may_resume(run, live_run, message.step):
             return None
-        self._standings.leave(run)
-        after = standing.length
+        self._sticky.remove(run)
+        after = code.length
         live_run.clock_read = False
-        events = [*standing.events, _completed(run, after + 1, message)]
+        events = [*code.events, _expected_event(run, after + 1, message)]
         with self._executor.burst():
-            self._executor.drive(live_run, events, _caused(live_run.assignment, after))
+            self._executor.drive(live_run, events, _next_task(live_run.assignment, after))
         if live_run.block is not None or live_run.locals or live_run.clock_read or live_run.answer:
-            # It cannot be said here and now what it would do. The next task runs it again, from its history.
-            self._patient.add(live_run.assignment.workflow_type)
-            self._standings.forget(run)
+            # What the code would do in its next task is not known here. That task replays it.
+            self._not_eager.add(live_run.assignment.workflow_type)
+            self._sticky.forget(run)
             return None
-        return self._done(run, live_run, standing)
+        return self._resumed(run, live_run, code)
 
-    def _may(self, run: int, live_run: LiveRun, step: int) -> bool:
+    def _may_resume(self, run: int, live_run: LiveRun, step: int) -> bool:
         workflow_type = live_run.assignment.workflow_type
         return (
             not live_run.threaded
-            and not self._standings.in_doubt(run)
+            and not self._sticky.awaits_answer(run)
             and live_run.awaits_only(step)
-            and workflow_type not in self._patient
+            and workflow_type not in self._not_eager
             and self._executor.inline("workflow", workflow_type)
         )
 
-    def _done(self, run: int, live_run: LiveRun, standing: StickyCode) -> wire.Resumed:
-        advance(live_run, standing.unseen - len(standing.events), standing.length + 1)
+    def _resumed(self, run: int, live_run: LiveRun, code: StickyCode) -> wire.Resumed:
+        count_skipped(live_run, code.unseen - len(code.events), code.length + 1)
         commands, handled = live_run.take_commands()
         met = live_run.ended_at
         if live_run.closing is not None:
-            self._standings.forget(run)
-        return wire.Resumed(standing.length, standing.checksum, commands, handled, met)
+            self._sticky.forget(run)
+        return wire.Resumed(code.length, code.checksum, commands, handled, met)
 
 
-def _caused(assignment: WorkflowAssignment, after: int) -> WorkflowAssignment:
-    """The task that this result will turn out to have caused."""
+def _next_task(assignment: WorkflowAssignment, after: int) -> WorkflowAssignment:
+    """Return the workflow task that the server will create for this result."""
     task = replace(
         assignment.task, id=workflow_task_id(assignment.run_id, after + 1), attempt=1, history_limit=None, resume=START
     )
     return replace(assignment, task=task, last_sequence=after + 1, cursor=after)
 
 
-def _completed(run: int, sequence: int, message: CompleteActivity) -> Recorded:
-    """The event that the server is about to record, as far as code can see it."""
+def _expected_event(run: int, sequence: int, message: CompleteActivity) -> Recorded:
+    """Return the event that the server is about to record, as far as code can see it."""
     event = ActivityCompleted(
         sequence=message.step,
         activity_execution_id=execution_id(message.run_id, message.step),

@@ -1,7 +1,9 @@
-"""A server as the worker's executor sees it: tasks come as deliveries, what is done leaves as reports.
+"""The host of a remote worker's executor: it receives tasks from the server and sends reports to it.
 
-The live code of a run stays here between tasks (`sticky.py`). A task for code that is elsewhere, or that has moved on, is run
-from the beginning of its history (`tasks.py`). Code may go on ahead of the server (`eager.py`).
+`ServerLink` is the connection; the host is what the connection is for. It has three parts, and a task goes through them in
+this order. `tasks` starts the code of a workflow task, with live code or a whole history. `reports` turns the result into a
+report, and may resume code early (`eager.py`). `sticky` knows where the live code of each run stands between tasks. The host
+itself holds the leases.
 """
 
 from __future__ import annotations
@@ -17,32 +19,31 @@ from msgspec.structs import replace
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
-from backstay.kernel.features.activity import FailActivity, HeartbeatActivity
+from backstay.kernel.features.activity import FailActivity
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.machine import Machine
-from backstay.kernel.message import Message, Refused
+from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 from backstay.protocol.native.events import unpack
 from backstay.sdk.remote.bounds import Bounds
-from backstay.sdk.remote.outgoing import Pending
+from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.reports import Reports
 from backstay.sdk.remote.sticky import StickyRuns
-from backstay.sdk.remote.tasks import FetchHistory, HeldCode, Tasks
+from backstay.sdk.remote.tasks import FetchHistory, HeldCode, WorkflowTasks
 from backstay.sdk.replay.workflow_greenlet import hidden_loop
 from backstay.sdk.worker.executor import WorkerExecutor
-from backstay.sdk.worker.host import HeartbeatAnswer, Reply
 from backstay.sdk.worker.registry import Registry
 from backstay.threads import ThreadPool
 
 log = logging.getLogger("backstay.worker")
 
-REMEMBERED = 1000  # runs and attempts that are over
+REMEMBERED = 1000  # ended runs and withdrawn tasks
 
 
 class LoopClock:
-    """The loop's own time, for threads."""
+    """The event loop as the clock of a thread pool."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -66,7 +67,7 @@ class RemoteHost:
         machine: Machine,
         registry: Registry,
         owner: str,
-        send: Callable[[Pending], None],
+        send: Callable[[PendingReport], None],
         fetch: FetchHistory,
         bounds: Bounds,
         *,
@@ -80,7 +81,7 @@ class RemoteHost:
     ) -> None:
         clock = LoopClock(loop)
         self._loop = loop
-        self._pool = ThreadPool(clock, threads, "backstay-activity", hidden_loop)  # results make code go on
+        self._pool = ThreadPool(clock, threads, "backstay-activity", hidden_loop)  # a result resumes workflow code
         self._workflows = ThreadPool(clock, 1, "backstay-workflow")
         self.executor = WorkerExecutor(
             self,
@@ -94,40 +95,36 @@ class RemoteHost:
             compatibility=compatibility,
             workflow_deadline=workflow_deadline,
         )
-        self._standings = StickyRuns(self.executor, live)
+        self.sticky = StickyRuns(self.executor, live)
         self._fetch = fetch
-        self._tasks = Tasks(self, self.executor, self._standings, fetch)
-        self._reports = Reports(self.executor, self._standings, self._tasks, bounds, send)
-        self._over: OrderedDict[str, None] = OrderedDict()  # runs that have closed, and tasks that were withdrawn
-        self._declined: OrderedDict[str, None] = OrderedDict()  # tasks of these that came all the same
-        self.leases: dict[str, int] = {}  # task id -> attempt, of all that is ours
+        self.tasks = WorkflowTasks(self, self.executor, self.sticky, fetch)
+        self.reports = Reports(self.executor, self.sticky, self.tasks, bounds, send)
+        self.report = self.reports.report
+        self.heartbeat = self.reports.heartbeat
+        self._ended: OrderedDict[str, None] = OrderedDict()  # ids of closed runs and of withdrawn tasks
+        self._declined: OrderedDict[str, None] = OrderedDict()  # tasks of these that were given back once
+        self.leases: dict[str, int] = {}  # task id -> attempt, of every task that this worker holds
 
-    # -- what the executor asks of its engine
+    # -- called by the executor
 
-    def held(self, start: Callable[[BaseException | None], None]) -> object:
+    def hold(self, start: Callable[[BaseException | None], None]) -> object:
         return HeldCode(start)
 
-    def report(self, key: int, message: Message, reply: Reply | None) -> None:
-        self._reports.make(key, message, reply)
+    def on_slot_free(self) -> None:
+        """Do nothing: the server counts the slots of this worker."""
 
-    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
-        self._reports.beat(key, message, heard)
+    def release_hold(self, key: int) -> None:
+        """Do nothing: the lease of a held task ends with its report."""
 
-    def room(self) -> None:
-        """The server counts what is out."""
-
-    def done_holding(self, key: int) -> None:
-        """Nothing is kept for it here."""
-
-    def given_up(self, task: Task) -> None:
+    def on_given_up(self, task: Task) -> None:
         if self.leases.get(task.id) == task.attempt:
-            self._tasks.given_up(task)
+            self.tasks.on_given_up(task)
             self._give_back(task.id)
 
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
     ) -> None:
-        then(self._tasks.stashed(assignment.task.id))  # they came with the task
+        then(self.tasks.take_events(assignment.task.id))  # they were delivered with the task
 
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._pool.submit(call, done)
@@ -150,38 +147,30 @@ class RemoteHost:
 
     @property
     def busy(self) -> bool:
-        """Whether anything of what was leased is still being worked on or reported."""
+        """Whether any leased task is still running or not yet reported."""
         return bool(self.leases)
 
-    def claims(self, owed: set[str]) -> list[wire.HeldTask]:
-        """The leases that something is being done for. Any other is given back: nobody would ever report it.
+    def held_tasks(self, unanswered: set[str]) -> list[wire.HeldTask]:
+        """Return the leases that this worker works on. Any other lease is given back, because no report would end it.
 
-        `owed`: the tasks whose outcome is on its way to the server.
+        `unanswered`: the tasks whose report is on its way to the server.
         """
-        at_work = {*owed, *self._tasks.at_work(), *self.executor.activities.at_work()}
+        at_work = {*unanswered, *self.tasks.in_progress(), *self.executor.activities.at_work()}
         for task_id in [id for id in self.leases if id not in at_work]:
             log.error("task %s is not being worked on; it is given back to the server", task_id)
             self._give_back(task_id)
         return [wire.HeldTask(task_id, attempt) for task_id, attempt in self.leases.items()]
 
-    def spent(self, pending: Pending) -> None:
-        """A report was answered: the lease it speaks for is over. The next attempt of its task may have come already."""
+    def on_answered(self, pending: PendingReport) -> None:
+        """End the lease of a report that was answered, unless the next attempt of its task has been delivered already."""
         task_id = pending.task_id
         if task_id is not None and self.leases.get(task_id) == pending.report.attempt:
             del self.leases[task_id]
 
     def _give_back(self, task_id: str) -> None:
-        self._reports.give_back(task_id, self.leases.pop(task_id))
+        self.reports.give_back(task_id, self.leases.pop(task_id))
 
-    def cannot_run(self, key: int, task_id: str, attempt: int, error: Exception) -> None:
-        """A task could not be begun."""
-        self._reports.cannot_run(key, task_id, attempt, error)
-
-    def forget(self, run: int) -> None:
-        """Give up the live code of a run."""
-        self._standings.forget(run)
-
-    # -- what comes from the server
+    # -- called by the link, with what the server sent
 
     def deliver(self, deliveries: list[wire.Delivery]) -> None:
         with self.executor.burst():
@@ -189,27 +178,27 @@ class RemoteHost:
                 match delivery:
                     case wire.TaskLease(task_id=id, attempt=attempt):
                         self.leases[id] = attempt
-                        self._tasks.begin(delivery)
+                        self.tasks.begin(delivery)
                     case wire.ActivityLease():
-                        self._attempt(delivery)
+                        self._start_attempt(delivery)
                     case wire.QueryTask():
-                        self.spawn(self._answer(delivery), "backstay-question")
+                        self.spawn(self._answer_query(delivery), "backstay-question")
 
-    def _attempt(self, lease: wire.ActivityLease) -> None:
+    def _start_attempt(self, lease: wire.ActivityLease) -> None:
         assignment = lease.assignment
         task = assignment.task
-        if (assignment.run_id in self._over or task.id in self._over) and task.id not in self._declined:
-            # The news that nobody waits for it were faster. A server that offers it once more means it: what it said
-            # before is not true any more, because its database was restored from a backup.
+        if (assignment.run_id in self._ended or task.id in self._ended) and task.id not in self._declined:
+            # The server said that this attempt is no longer wanted before it delivered the attempt. If the server
+            # delivers it again, it is wanted: the database was restored from a backup taken before its end.
             self._declined[task.id] = None
-            self._reports.give_back(task.id, task.attempt)
+            self.reports.give_back(task.id, task.attempt)
             return
         self.leases[task.id] = task.attempt
-        self._reports.attempting(assignment.activity_attempt_id, task.id)
+        self.reports.on_attempt(assignment.activity_attempt_id, task.id)
         try:
             self.executor.deliver(assignment)
-        except Exception as error:  # a bug of ours: it fails this attempt alone
-            log.error("activity %r cannot be begun", assignment.activity_type, exc_info=error)
+        except Exception as error:  # a bug of ours: only this attempt fails
+            log.error("activity %r cannot be started (task %s)", assignment.activity_type, task.id, exc_info=error)
             failed = FailActivity(
                 step=assignment.step,
                 attempt=assignment.attempt_number,
@@ -217,72 +206,58 @@ class RemoteHost:
                 run_id=assignment.run_id,
                 failure=Failure(message=f"the worker failed: {error!r}", exception_type=type(error).__name__),
             )
-            self._reports.make(task.workflow, failed, None)
+            self.reports.report(task.workflow, failed, None)
 
-    def closed(self, run_ids: list[str]) -> None:
-        """Runs are over: attempts that still run for them are told to stop, those that come late do not begin."""
+    def on_runs_closed(self, run_ids: list[str]) -> None:
+        """Stop the attempts of closed runs, and do not start those that are delivered later."""
         for run_id in run_ids:
-            self._over[run_id] = None
-            # An attempt that came just now must have begun before it can be stopped.
-            self._loop.call_soon(self._close, run_id)
+            self._ended[run_id] = None
+            # Later, because an attempt that was delivered just now must start before it can be stopped.
+            self._loop.call_soon(self._on_run_closed, run_id)
         self._forget_oldest()
 
-    def withdrawn(self, task_ids: list[str]) -> None:
-        """Attempts are over that the server has had no word of: they took too long, or the workflow has cancelled them."""
+    def on_withdrawn(self, task_ids: list[str]) -> None:
+        """Stop attempts that the server ended without a report: they timed out, or the workflow cancelled them."""
         for task_id in task_ids:
-            self._over[task_id] = None
+            self._ended[task_id] = None
             self.leases.pop(task_id, None)
             self.executor.withdrawn(task_id)
         self._forget_oldest()
 
     def _forget_oldest(self) -> None:
-        for known in (self._over, self._declined):
-            while len(known) > REMEMBERED:
-                known.popitem(last=False)
+        for ids in (self._ended, self._declined):
+            while len(ids) > REMEMBERED:
+                ids.popitem(last=False)
 
-    def _close(self, run_id: str) -> None:
-        for task_id in self._tasks.close(run_id):
+    def _on_run_closed(self, run_id: str) -> None:
+        for task_id in self.tasks.on_run_closed(run_id):
             self.leases.pop(task_id, None)
         self.executor.closed(run_id)
 
-    async def _answer(self, asked: wire.QueryTask) -> None:
-        inquiry = asked.inquiry
-        told = wire.QueryAnswer(asked.question, asked.attempt)
+    async def _answer_query(self, task: wire.QueryTask) -> None:
+        inquiry = task.inquiry
+        answer = wire.QueryAnswer(task.question, task.attempt)
         try:
-            history = unpack(asked.history)
-            if asked.more:
-                history += await self._fetch(asked.question, asked.attempt, history[-1].sequence)
-            found = await self.executor.inquire(inquiry, history, self._at_rest(inquiry.run_key, history[-1]))
+            history = unpack(task.history)
+            if task.more:
+                history += await self._fetch(task.question, task.attempt, history[-1].sequence)
+            result = await self.executor.inquire(inquiry, history, self._is_current(inquiry.run_key, history[-1]))
         except Refused as refusal:
-            told = replace(told, refused=Refusal(refusal.reason, refusal.message, refusal.fields))
+            answer = replace(answer, refused=Refusal(refusal.reason, refusal.message, refusal.fields))
         except Exception as error:
-            told = replace(told, refused=Refusal("query_rejected", f"the worker failed: {error!r}"))
+            answer = replace(answer, refused=Refusal("query_rejected", f"the worker failed: {error!r}"))
         else:
-            told = replace(told, value=found) if inquiry.kind == "query" else replace(told, objection=found)
-        self._reports.tell(told)
+            answer = replace(answer, value=result) if inquiry.kind == "query" else replace(answer, objection=result)
+        self.reports.answer_query(answer)
 
-    def _at_rest(self, run: int, last: Recorded) -> bool:
-        """Whether the live code of a run stands behind this event, and has seen it all."""
-        standing = self._standings.get(run)
-        return (
-            standing is not None
-            and not standing.events
-            and (standing.length, standing.checksum) == (last.sequence, last.checksum)
-        )
+    def _is_current(self, run: int, last: Recorded) -> bool:
+        """Return whether the live code of a run has seen its history up to this event, its last one."""
+        code = self.sticky.get(run)
+        return code is not None and not code.events and (code.length, code.checksum) == (last.sequence, last.checksum)
 
-    # -- when a connection is lost
-
-    def doubt(self, pending: Pending) -> Pending:
-        """A report may have arrived, or not."""
-        return self._reports.doubt(pending)
-
-    def give_up_live(self) -> None:
-        """Another server, or the same after a restart: what it knew of our live code is gone."""
-        self._standings.forget_all()
-
-    def lose(self, task_ids: list[str]) -> None:
-        """Tasks that were given to others while we could not be heard."""
+    def on_lost(self, task_ids: list[str]) -> None:
+        """Drop tasks that the server gave to other workers while this one had no link."""
         for task_id in task_ids:
             self.leases.pop(task_id, None)
             self.executor.withdrawn(task_id)
-            self._tasks.lose(task_id)
+            self.tasks.on_lost(task_id)

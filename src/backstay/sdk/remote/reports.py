@@ -1,4 +1,4 @@
-"""What a worker has done, as reports to its server, and what becomes of their answers."""
+"""Reports: results of tasks and attempts as messages to the server, and what the worker does with the answers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from backstay.kernel.values import attempt_id
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 from backstay.sdk.remote.bounds import Bounds
-from backstay.sdk.remote.eager import Ahead
-from backstay.sdk.remote.outgoing import Pending
-from backstay.sdk.remote.sticky import StickyRuns, advance
-from backstay.sdk.remote.tasks import Tasks
+from backstay.sdk.remote.eager import EagerResume
+from backstay.sdk.remote.report_queue import PendingReport
+from backstay.sdk.remote.sticky import StickyRuns, count_skipped
+from backstay.sdk.remote.tasks import WorkflowTasks
 from backstay.sdk.worker import host
 from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.host import Reply
@@ -38,68 +38,73 @@ class Reports:
     def __init__(
         self,
         executor: WorkerExecutor,
-        standings: StickyRuns,
-        tasks: Tasks,
+        sticky: StickyRuns,
+        tasks: WorkflowTasks,
         bounds: Bounds,
-        send: Callable[[Pending], None],
+        send: Callable[[PendingReport], None],
     ) -> None:
         self._executor = executor
-        self._standings = standings
+        self._sticky = sticky
         self._tasks = tasks
         self._bounds = bounds
         self._send = send
-        self._ahead = Ahead(executor, standings)
-        self._attempts: dict[str, str] = {}  # attempt -> its task
+        self._eager = EagerResume(executor, sticky)
+        self._attempts: dict[str, str] = {}  # attempt id -> task id
 
-    def attempting(self, activity_attempt_id: str, task_id: str) -> None:
-        """An attempt begins; its outcome will spend the lease of this task."""
+    def on_attempt(self, activity_attempt_id: str, task_id: str) -> None:
+        """Remember the task of an attempt that starts: the report of the attempt ends the lease of the task."""
         self._attempts[activity_attempt_id] = task_id
 
-    def make(self, key: int, message: Message, reply: Reply | None) -> None:
+    def report(self, key: int, message: Message, reply: Reply | None) -> None:
+        """Send the result of a workflow task or an activity attempt. `reply` is called with the server's answer."""
         match message:
             case CompleteWorkflowTask():
                 self._task_done(key, message, reply)
             case FailWorkflowTask():
-                shown = self._tasks.shown(message.task_id)
-                self._standings.forget(shown.assignment.run_key)
+                shown = self._tasks.take_shown(message.task_id)
+                self._sticky.forget(shown.assignment.run_key)
                 failed = wire.TaskFailed(key, message.task_id, message.attempt, message.block)
-                self._queue(Pending(failed, message.task_id, None, lambda answer: _told(answer, reply)))
+                self._queue(PendingReport(failed, message.task_id, None, lambda answer: _reply(answer, reply)))
             case CompleteActivity():
                 self._activity_done(key, message)
             case FailActivity():
                 ended = wire.AttemptFailed(
                     key, message.run_id, message.step, message.attempt, message.failure, message.gave_up
                 )
-                self._queue(Pending(ended, self._task_of(message), None, _ended))
+                self._queue(PendingReport(ended, self._task_of(message), None, _log_refusal))
             case _:
                 raise TypeError(f"a worker does not report {type(message).__name__}")
 
-    def beat(self, key: int, message: HeartbeatActivity, heard: Callable[[host.HeartbeatAnswer], None]) -> None:
+    def heartbeat(self, key: int, message: HeartbeatActivity, heard: Callable[[host.HeartbeatAnswer], None]) -> None:
+        """Send a heartbeat of an attempt. `heard` is called with the answer, if one comes."""
         beat = wire.Heartbeat(key, message.run_id, message.step, message.attempt, message.progress)
 
         def answered(answer: wire.Answered) -> None:
             heard(ServerHeartbeatAnswer(answer.goes_on and answer.refused is None, answer.cancel_requested))
 
-        self._send(Pending(beat, None, None, answered))
+        self._send(PendingReport(beat, None, None, answered))
 
     def cannot_run(self, key: int, task_id: str, attempt: int, error: Exception) -> None:
-        """A workflow task could not even be begun. It is offered again, later each time, to whoever is there."""
+        """Fail a workflow task that could not start. The server offers it again, with growing pauses."""
         block = Block(message=f"the worker failed: {error}", type=type(error).__name__)
-        self._queue(Pending(wire.TaskFailed(key, task_id, attempt, block), task_id, None, _ended))
+        self._queue(PendingReport(wire.TaskFailed(key, task_id, attempt, block), task_id, None, _log_refusal))
 
     def give_back(self, task_id: str, attempt: int) -> None:
-        """Nothing is being done for this lease, and nothing will be reported."""
-        self._send(Pending(wire.GivenBack(task_id, attempt), None, None, _ended))
+        """Return a lease that this worker does not work on and will not report."""
+        self._send(PendingReport(wire.GivenBack(task_id, attempt), None, None, _log_refusal))
 
-    def tell(self, told: wire.QueryAnswer) -> None:
-        """Answer a question."""
-        self._send(Pending(told, None, None, lambda answer: None))
+    def answer_query(self, query_answer: wire.QueryAnswer) -> None:
+        """Send the answer to a query or the result of a validator."""
+        self._send(PendingReport(query_answer, None, None, lambda answer: None))
 
-    def doubt(self, pending: Pending) -> Pending:
-        """A report may have arrived, or not. It is sent again, without what code did ahead, and that code is given up."""
+    def prepare_resend(self, pending: PendingReport) -> PendingReport:
+        """Prepare a report for being sent again, because it may not have arrived.
+
+        The part about code that ran ahead is left out, and that code is dropped (see `worker_link.py`).
+        """
         pending.again = True
         if pending.run is not None:
-            self._standings.forget(pending.run)
+            self._sticky.forget(pending.run)
         if isinstance(pending.report, wire.AttemptDone) and pending.report.resumed is not None:
             pending.report = replace(pending.report, resumed=None)
         return pending
@@ -107,67 +112,67 @@ class Reports:
     def _task_of(self, message: CompleteActivity | FailActivity) -> str | None:
         return self._attempts.pop(attempt_id(message.run_id, message.step, message.attempt), None)
 
-    def _queue(self, pending: Pending) -> None:
+    def _queue(self, pending: PendingReport) -> None:
         if pending.run is not None:
-            self._standings.reported(pending.run)
+            self._sticky.on_report(pending.run)
         self._send(pending)
 
     def _task_done(self, key: int, message: CompleteWorkflowTask, reply: Reply | None) -> None:
-        shown = self._tasks.shown(message.task_id)
+        shown = self._tasks.take_shown(message.task_id)
         assignment = shown.assignment
         run = assignment.run_key
         live_run = self._executor.live(run)
         if live_run is not None:
-            advance(live_run, shown.untold, shown.reaches)
+            count_skipped(live_run, shown.skipped, shown.reaches)
             if live_run.consumed != live_run.position:
-                self._standings.forget(run)  # something was left out, and nobody keeps it
+                self._sticky.forget(run)  # the code left out events that this worker does not keep
         done = wire.TaskDone(
             key, message.task_id, message.attempt, message.commands, message.handled_failures, message.seen_until
         )
 
         def answered(answer: wire.Answered) -> None:
-            self._stands(run, assignment.run_id, answer)
-            _told(answer, reply)
+            self._on_sticky_state(run, assignment.run_id, answer)
+            _reply(answer, reply)
             if answer.refused is not None:
                 log.warning("workflow %s: completion refused: %s", assignment.workflow_id, answer.refused.message)
 
-        self._queue(Pending(done, message.task_id, run, answered))
+        self._queue(PendingReport(done, message.task_id, run, answered))
 
     def _activity_done(self, key: int, message: CompleteActivity) -> None:
-        breach = self._bounds.over(message.result)
+        breach = self._bounds.breach(message.result)
         if breach is not None:
             over = wire.AttemptDone(key, message.run_id, message.step, message.attempt, None, breach=breach)
-            self._queue(Pending(over, self._task_of(message), None, _ended))
+            self._queue(PendingReport(over, self._task_of(message), None, _log_refusal))
             return
-        run = self._standings.run_of(message.run_id)
-        resumed = None if run is None else self._ahead.resume(run, message)
+        run = self._sticky.run_of(message.run_id)
+        resumed = None if run is None else self._eager.resume(run, message)
         done = wire.AttemptDone(key, message.run_id, message.step, message.attempt, message.result, resumed)
         if resumed is None or run is None:
-            self._queue(Pending(done, self._task_of(message), None, _ended))
+            self._queue(PendingReport(done, self._task_of(message), None, _log_refusal))
             return
         ahead = run
 
         def answered(answer: wire.Answered) -> None:
-            self._stands(ahead, message.run_id, answer)
-            _ended(answer)
+            self._on_sticky_state(ahead, message.run_id, answer)
+            _log_refusal(answer)
 
-        self._queue(Pending(done, self._task_of(message), ahead, answered))
+        self._queue(PendingReport(done, self._task_of(message), ahead, answered))
 
-    def _stands(self, run: int, run_id: str, answer: wire.Answered) -> None:
+    def _on_sticky_state(self, run: int, run_id: str, answer: wire.Answered) -> None:
         try:
-            self._standings.answered(run, run_id, answer.stand)
+            self._sticky.on_answer(run, run_id, answer.stand)
         finally:
-            self._tasks.settled(run)
+            self._tasks.on_report_answered(run)
 
 
-def _told(answer: wire.Answered, reply: Reply | None) -> None:
+def _reply(answer: wire.Answered, reply: Reply | None) -> None:
     if reply is not None:
         reply(None, None if answer.refused is None else _refused(answer.refused))
 
 
-def _ended(answer: wire.Answered) -> None:
+def _log_refusal(answer: wire.Answered) -> None:
     if answer.refused is not None:
-        log.info("a report was not taken: %s", answer.refused.message)
+        log.info("the server refused a report: %s", answer.refused.message)
 
 
 def _refused(refusal: Refusal) -> Refused:

@@ -1,4 +1,4 @@
-"""Where live code stands, as the server knows it, and which reports about it are on their way."""
+"""Sticky runs on the worker's side: where the live code of each run stands, and which runs have unanswered reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from backstay.sdk.worker.executor import WorkerExecutor
 
 
 class StickyCode(NamedTuple):
-    """Where live code is, as the server knows it; `unseen` events of which `events` are told, the others are nothing to it."""
+    """The position of a run's live code as the server knows it: the length and checksum of the history it has seen.
+
+    `unseen` events were recorded since. `events` are those of them that matter to code; the others are only counted.
+    """
 
     run_id: str
     length: int
@@ -23,14 +26,14 @@ class StickyCode(NamedTuple):
 
 
 class StickyRuns:
-    """Of all live code that is at rest; beyond `limit` the one that has rested longest is given up."""
+    """The positions of all live code that waits. Beyond `limit` runs, the code that has waited longest is dropped."""
 
     def __init__(self, executor: WorkerExecutor, limit: int) -> None:
         self._executor = executor
         self._limit = limit
         self._by_run: OrderedDict[int, StickyCode] = OrderedDict()
-        self._runs: dict[str, int] = {}  # run id -> run
-        self._reporting: dict[int, int] = {}  # run -> reports without an answer
+        self._runs: dict[str, int] = {}  # run id -> run key
+        self._reporting: dict[int, int] = {}  # run key -> number of unanswered reports
 
     def get(self, run: int) -> StickyCode | None:
         return self._by_run.get(run)
@@ -38,31 +41,31 @@ class StickyRuns:
     def run_of(self, run_id: str) -> int | None:
         return self._runs.get(run_id)
 
-    def leave(self, run: int) -> None:
-        """Its code is about to move."""
-        standing = self._by_run.pop(run, None)
-        if standing is not None:
-            self._runs.pop(standing.run_id, None)
+    def remove(self, run: int) -> None:
+        """Remove the position of a run whose code is about to run."""
+        code = self._by_run.pop(run, None)
+        if code is not None:
+            self._runs.pop(code.run_id, None)
 
     def forget(self, run: int) -> None:
-        """Give up the live code of a run."""
-        self.leave(run)
+        """Drop the live code of a run."""
+        self.remove(run)
         self._executor.forget(run)
 
     def forget_all(self) -> None:
         for run in list(self._by_run):
             self.forget(run)
 
-    # -- reports on their way
+    # -- unanswered reports
 
-    def in_doubt(self, run: int) -> bool:
+    def awaits_answer(self, run: int) -> bool:
         return run in self._reporting
 
-    def reported(self, run: int) -> None:
+    def on_report(self, run: int) -> None:
         self._reporting[run] = self._reporting.get(run, 0) + 1
 
-    def answered(self, run: int, run_id: str, stand: wire.StickyState | None) -> None:
-        """A report about a run was answered: its live code is where the server says, or is given up."""
+    def on_answer(self, run: int, run_id: str, stand: wire.StickyState | None) -> None:
+        """Take the position of a run's code from the answer to a report. Without a position the code is dropped."""
         left = self._reporting.get(run, 0) - 1
         if left > 0:
             self._reporting[run] = left
@@ -77,8 +80,8 @@ class StickyRuns:
             self.forget(next(iter(self._by_run)))
 
 
-def advance(live_run: LiveRun, untold: int, reaches: int) -> None:
-    """Count the events that the code was not shown because they are nothing to it."""
-    live_run.consumed += untold
+def count_skipped(live_run: LiveRun, skipped: int, reaches: int) -> None:
+    """Count the events that were left out because code ignores them."""
+    live_run.consumed += skipped
     if reaches > live_run.position:
         live_run.position = reaches

@@ -1,4 +1,8 @@
-"""Workflow tasks and the code they are for: live code that stands where a task begins, otherwise new code with all of history."""
+"""The workflow tasks of a remote worker: each is run by live code that stands where the task begins, or by a replay.
+
+A task carries the events after those that the live code has seen. If there is no such code, the whole history is fetched and
+replayed.
+"""
 
 from __future__ import annotations
 
@@ -26,21 +30,21 @@ FetchHistory = Callable[[str, int, int], Coroutine[Any, Any, list[Recorded]]]
 
 
 class HeldCode(NamedTuple):
-    """Code that goes on beside its task, under the lease it has."""
+    """Code that goes on under the lease of its task, with local activities."""
 
     start: Callable[[BaseException | None], None]
 
 
-class Shown(NamedTuple):
-    """What a task shows its code: up to where, and how many events on the way are nothing to it."""
+class ShownTask(NamedTuple):
+    """A task whose code has been given its events: the last event, and how many were left out because code ignores them."""
 
     assignment: WorkflowAssignment
-    untold: int
+    skipped: int
     reaches: int
 
 
-class Ours(NamedTuple):
-    """A task that is leased to this worker, and the run it is of."""
+class LeasedTask(NamedTuple):
+    """A task that is leased to this worker, and its run."""
 
     task_id: str
     attempt: int
@@ -49,151 +53,148 @@ class Ours(NamedTuple):
     workflow_id: str
 
 
-def _ours(lease: wire.TaskLease) -> Ours:
-    return Ours(lease.task_id, lease.attempt, lease.key, lease.run, lease.workflow_id)
+def _leased_task(lease: wire.TaskLease) -> LeasedTask:
+    return LeasedTask(lease.task_id, lease.attempt, lease.key, lease.run, lease.workflow_id)
 
 
-class Tasks:
+class WorkflowTasks:
     def __init__(
         self,
         host: RemoteHost,
         executor: WorkerExecutor,
-        standings: StickyRuns,
+        sticky: StickyRuns,
         fetch: FetchHistory,
     ) -> None:
         self._host = host
         self._executor = executor
-        self._standings = standings
+        self._sticky = sticky
         self._fetch = fetch
-        self._shown: dict[str, Shown] = {}  # by task id, until it is reported
-        self._reading: set[str] = set()  # whose history is being read
-        self._stash: dict[str, list[Recorded]] = {}
-        self._held_back: dict[int, list[wire.TaskLease]] = {}
+        self._shown: dict[str, ShownTask] = {}  # by task id, until it is reported
+        self._reading: set[str] = set()  # ids of tasks whose history is being fetched
+        self._events: dict[str, list[Recorded]] = {}
+        self._deferred: dict[int, list[wire.TaskLease]] = {}
 
     def begin(self, lease: wire.TaskLease) -> None:
-        """A task of a run whose code is being reported about waits until it is known where that stands."""
-        if self._standings.in_doubt(lease.run):
-            self._held_back.setdefault(lease.run, []).append(lease)
+        """Start a task. If a report about its run has no answer yet, the task waits until the position of the code is known."""
+        if self._sticky.awaits_answer(lease.run):
+            self._deferred.setdefault(lease.run, []).append(lease)
         else:
-            self._try(lease)
+            self._begin_or_fail(lease)
 
-    def settled(self, run: int) -> None:
-        """A report about this run was answered."""
-        for lease in self._held_back.pop(run, ()):
+    def on_report_answered(self, run: int) -> None:
+        """Start the tasks that waited for the answer to a report about this run."""
+        for lease in self._deferred.pop(run, ()):
             if self._host.leases.get(lease.task_id) == lease.attempt:
-                self._try(lease)
+                self._begin_or_fail(lease)
 
-    def at_work(self) -> set[str]:
-        """The tasks whose code runs, or waits for something that is on its way."""
-        held_back = (lease.task_id for leases in self._held_back.values() for lease in leases)
-        return {*self._shown, *self._reading, *held_back}
+    def in_progress(self) -> set[str]:
+        """Return the tasks whose code runs, or that wait for their history or for an answer."""
+        deferred = (lease.task_id for leases in self._deferred.values() for lease in leases)
+        return {*self._shown, *self._reading, *deferred}
 
-    def given_up(self, task: Task) -> None:
-        """The code of a task has ended without a report."""
+    def on_given_up(self, task: Task) -> None:
+        """Drop a task whose code ended without a report."""
         shown = self._shown.get(task.id)
         if shown is not None and shown.assignment.task.attempt == task.attempt:
             del self._shown[task.id]
 
-    def shown(self, task_id: str) -> Shown:
-        """What a task that is about to be reported has shown."""
+    def take_shown(self, task_id: str) -> ShownTask:
+        """Remove and return a task that is about to be reported."""
         return self._shown.pop(task_id)
 
-    def stashed(self, task_id: str) -> list[Recorded]:
-        """The events that came with a task."""
-        return self._stash.pop(task_id)
+    def take_events(self, task_id: str) -> list[Recorded]:
+        """Remove and return the events that were delivered with a task."""
+        return self._events.pop(task_id)
 
-    def close(self, run_id: str) -> list[str]:
-        """The run is over: its tasks that are under way, which nobody will report."""
+    def on_run_closed(self, run_id: str) -> list[str]:
+        """Drop the tasks of a closed run and return their ids: they will not be reported."""
         ids = [id for id, shown in self._shown.items() if shown.assignment.run_id == run_id]
         for id in ids:
-            self.lose(id)
+            self.on_lost(id)
             del self._shown[id]
         return ids
 
-    def lose(self, task_id: str) -> None:
+    def on_lost(self, task_id: str) -> None:
+        """Drop the live code of a task that this worker no longer holds."""
         shown = self._shown.get(task_id)
         if shown is not None:
-            self._standings.forget(shown.assignment.run_key)
+            self._sticky.forget(shown.assignment.run_key)
 
-    def _try(self, lease: wire.TaskLease) -> None:
+    def _begin_or_fail(self, lease: wire.TaskLease) -> None:
         try:
             self._begin(lease)
         except Exception as error:
-            self._cannot(_ours(lease), error)
+            self._fail(_leased_task(lease), error)
 
-    def _cannot(self, ours: Ours, error: Exception) -> None:
-        """What goes wrong here is a bug of ours, or a history that this release cannot read: it fails the task alone."""
-        log.error("workflow %s: its task cannot be begun", ours.workflow_id, exc_info=error)
-        self._drop(ours)
-        self._host.cannot_run(ours.key, ours.task_id, ours.attempt, error)
+    def _fail(self, task: LeasedTask, error: Exception) -> None:
+        """Fail a task that cannot start: because of a bug of ours, or of a history that this release cannot read."""
+        log.error("workflow %s: task %s cannot be started", task.workflow_id, task.task_id, exc_info=error)
+        self._drop(task)
+        self._host.reports.cannot_run(task.key, task.task_id, task.attempt, error)
 
-    def _drop(self, ours: Ours) -> None:
-        self._shown.pop(ours.task_id, None)
-        self._executor.holding.discard(ours.task_id)
-        self._standings.forget(ours.run)
+    def _drop(self, task: LeasedTask) -> None:
+        self._shown.pop(task.task_id, None)
+        self._executor.holding.discard(task.task_id)
+        self._sticky.forget(task.run)
 
     def _begin(self, lease: wire.TaskLease) -> None:
         if not lease.after:
             self._begin_cold(lease, unpack(lease.events), fetch=lease.more)
             return
-        standing = self._standings.get(lease.run)
+        code = self._sticky.get(lease.run)
         live_run = self._executor.live(lease.run)
-        if (
-            live_run is None
-            or standing is None
-            or (standing.length, standing.checksum) != (lease.after, lease.checksum)
-        ):
+        if live_run is None or code is None or (code.length, code.checksum) != (lease.after, lease.checksum):
             self._begin_cold(lease, [], fetch=True)
             return
-        events = standing.events + unpack(lease.events)
-        count = standing.unseen + lease.count
+        events = code.events + unpack(lease.events)
+        count = code.unseen + lease.count
         self._show(self._assignment(lease, live_run.assignment.started), events, count, lease.reaches, live_run)
 
     def _begin_cold(self, lease: wire.TaskLease, events: list[Recorded], *, fetch: bool) -> None:
-        self._standings.forget(lease.run)
+        self._sticky.forget(lease.run)
         if fetch:
             after = events[-1].sequence if events else 0
-            self._read(_ours(lease), after, lambda rest: self._begin_cold(lease, events + rest, fetch=False))
+            self._read(_leased_task(lease), after, lambda rest: self._begin_cold(lease, events + rest, fetch=False))
             return
         started = next(entry.event for entry in events if isinstance(entry.event, WorkflowStarted))
         self._show(self._assignment(lease, started), events, len(events), events[-1].sequence, None)
 
-    def _read(self, ours: Ours, after: int, then: Callable[[list[Recorded]], None]) -> None:
-        """Read on in the history of a task, and go on with it if it is still ours by then."""
-        self._reading.add(ours.task_id)
-        self._host.spawn(self._read_on(ours, after, then), "backstay-history")
+    def _read(self, task: LeasedTask, after: int, then: Callable[[list[Recorded]], None]) -> None:
+        """Fetch the rest of a task's history and call `then` with it, if the task is still leased to this worker by then."""
+        self._reading.add(task.task_id)
+        self._host.spawn(self._read_on(task, after, then), "backstay-history")
 
-    async def _read_on(self, ours: Ours, after: int, then: Callable[[list[Recorded]], None]) -> None:
-        found: list[Recorded] | Exception
+    async def _read_on(self, task: LeasedTask, after: int, then: Callable[[list[Recorded]], None]) -> None:
+        events: list[Recorded] | Exception
         try:
-            found = await self._fetch(ours.task_id, ours.attempt, after)
+            events = await self._fetch(task.task_id, task.attempt, after)
         except Exception as error:
-            found = error
+            events = error
         finally:
-            self._reading.discard(ours.task_id)
-        if self._host.leases.get(ours.task_id) != ours.attempt:
+            self._reading.discard(task.task_id)
+        if self._host.leases.get(task.task_id) != task.attempt:
             return
-        if isinstance(found, Refused):
-            log.warning("workflow %s: its task is not ours any more: %s", ours.workflow_id, found)
-            self._host.leases.pop(ours.task_id)
-            self._drop(ours)
+        if isinstance(events, Refused):
+            log.warning("workflow %s: task %s is no longer leased here: %s", task.workflow_id, task.task_id, events)
+            self._host.leases.pop(task.task_id)
+            self._drop(task)
             return
-        if isinstance(found, Exception):
-            self._cannot(ours, found)
+        if isinstance(events, Exception):
+            self._fail(task, events)
             return
         try:
             with self._executor.burst():
-                then(found)
+                then(events)
         except Exception as error:
-            self._cannot(ours, error)
+            self._fail(task, error)
 
     def _show(
         self, assignment: WorkflowAssignment, events: list[Recorded], count: int, reaches: int, live_run: LiveRun | None
     ) -> None:
         executor = self._executor
         task = assignment.task
-        self._shown[task.id] = Shown(assignment, count - len(events), reaches)
-        self._standings.leave(assignment.run_key)
+        self._shown[task.id] = ShownTask(assignment, count - len(events), reaches)
+        self._sticky.remove(assignment.run_key)
         if not executor.inline(task.kind, task.type):
             self._show_on_thread(assignment, events, live_run)
             return
@@ -211,14 +212,14 @@ class Tasks:
         if live_run is not None and (not live_run.threaded or live_run.consumed != live_run.position):
             self._begin_cold_again(assignment)
         else:
-            self._stash[assignment.task.id] = events
+            self._events[assignment.task.id] = events
             self._executor.deliver(assignment)
 
     def _begin_cold_again(self, assignment: WorkflowAssignment) -> None:
-        self._standings.forget(assignment.run_key)
+        self._sticky.forget(assignment.run_key)
         task = assignment.task
-        ours = Ours(task.id, task.attempt, task.workflow, task.run, assignment.workflow_id)
-        self._read(ours, 0, lambda events: self._show(assignment, events, len(events), events[-1].sequence, None))
+        leased = LeasedTask(task.id, task.attempt, task.workflow, task.run, assignment.workflow_id)
+        self._read(leased, 0, lambda events: self._show(assignment, events, len(events), events[-1].sequence, None))
 
     def _assignment(self, lease: wire.TaskLease, started: WorkflowStarted) -> WorkflowAssignment:
         return WorkflowAssignment(

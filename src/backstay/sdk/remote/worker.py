@@ -1,12 +1,12 @@
-"""A worker of a server: runs the workflows and activities of one queue or several, the same code as embedded.
+"""A worker of a server: it runs workflows and activities of one or more task queues, with the same code as embedded.
 
     with Worker("http://127.0.0.1:8080", [order, charge], token="..."):
         ...                                     # works in the background until the block ends
 
     Worker("http://127.0.0.1:8080", [order, charge], token="...").run()      # until SIGTERM or Ctrl-C
 
-Closing drains: what is running is finished and reported, nothing new is taken. A server that restarts, or is killed, is
-waited for; nothing that was done is lost, and nothing is done twice that need not be.
+Closing drains the worker: running work is finished and reported, and no new task is taken. If the server restarts or is
+killed, the worker waits for it and then reports what was done meanwhile.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from backstay.sdk.errors import ServerUnreachable
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import Lost
-from backstay.sdk.remote.outgoing import Pending
+from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import PAUSES, Access
 from backstay.sdk.remote.worker_link import Reset, ServerLink
@@ -42,13 +42,13 @@ from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE
 
 log = logging.getLogger("backstay.worker")
 
-LATE = 15.0  # seconds after the drain should have been over
+DRAIN_GRACE = 15.0  # seconds after the end of the drain until a process that hangs is ended
 
-FIRST = 10.0  # seconds that a worker waits for a server when it starts
+FIRST_OPEN = 10.0  # seconds that a worker waits for a server when it starts
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Options of a worker, the same in both forms."""
+    """Options of `Worker` and `AsyncWorker`; `AsyncWorker` says what they mean."""
 
     queue: str
     queues: Iterable[str]
@@ -93,16 +93,23 @@ class AsyncWorker:
         worker_id: str | None = None,
         drain: float = 30.0,
     ) -> None:
-        """`queue`, or `queues` for several: whose tasks it takes. Without either: `default`.
+        """`server`: its address. `register`: the workflows, activities, objects with activity methods and exception classes.
 
-        `live`: runs whose code is kept in memory between tasks. `drain`: seconds that running work gets to end.
+        `queue`, or `queues` for several: the task queues that it polls, by default `default`. `threads`, `async_tasks` and
+        `workflow_tasks`: how many `def` activities, `async def` activities and workflow tasks it runs at the same time.
+        `live`: how many runs keep their code in memory between tasks. `drain`: seconds that running work has to end when the
+        worker closes. `guard`: what happens with calls that a replay could not repeat. `shims`: answer clocks and random
+        numbers from the run. `workflow_deadline`: seconds after which workflow code that does not wait is interrupted; None
+        for no limit. `compatibility`: the build id of this worker, for rollouts. `worker_id`: its name, by default a new one.
+
+        Raises `DefinitionError` for a wrong registration, `ValueError` for a wrong address.
         """
         self.registry = Registry(types, guard, diagnostics)
         self.registry.register(register)
         if shims:
             install_shims()
         self.access = Access(server, token, namespace)
-        self.access.client()  # a wrong address is a mistake of whoever wrote it, and is said right here
+        self.access.client()  # raises ValueError here if the address is wrong
         self.queues = _queues(queue, queues)
         self.worker_id = worker_id or f"{socket.gethostname()[:60]}-{os.getpid()}-{os.urandom(4).hex()}"
         expect("threads", threads)
@@ -118,14 +125,14 @@ class AsyncWorker:
         self.drain = drain
         self._hurried = False
         self._workflow_deadline = workflow_deadline
-        self._life: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         machine = Machine()
         bounds = Bounds(machine.limits)
 
-        def host(send: Callable[[Pending], None], history: FetchHistory) -> RemoteHost:
+        def host(send: Callable[[PendingReport], None], history: FetchHistory) -> RemoteHost:
             return RemoteHost(
                 loop,
                 machine,
@@ -144,16 +151,16 @@ class AsyncWorker:
             )
 
         known = {*machine.outcomes, *REACTIONS.by_event}
-        self._quiet = sorted(name for name, kind in machine.kinds.items() if kind not in known)
-        self.session = ServerLink(self.access, host, self._opening, bounds)
-        self.host = self.session.host
+        self._quiet_events = sorted(name for name, kind in machine.kinds.items() if kind not in known)
+        self.link = ServerLink(self.access, host, self._open_request, bounds)
+        self.host = self.link.host
         self.executor = self.host.executor
         try:
             await self._first_open()
         except BaseException:
             self.host.close()
             raise
-        self._life = loop.create_task(self.session.run(), name="backstay-worker")
+        self._running = loop.create_task(self.link.run(), name="backstay-worker")
         collector.relax()
         return self
 
@@ -163,55 +170,57 @@ class AsyncWorker:
         await self.close()
 
     async def open(self) -> Self:
-        """What `async with` does at its beginning; `close()` does what it does at its end."""
-        return self if self._life is not None else await self.__aenter__()
+        """Connect to the server and start to work, as `async with` does. Raises `ServerUnreachable` if no server answers."""
+        return self if self._running is not None else await self.__aenter__()
 
     async def close(self) -> None:
-        """Finish what is running, report it, take nothing more."""
-        life, self._life = self._life, None
+        """Take no more tasks, finish and report running work, and close the link. Waits for at most `drain` seconds."""
+        life, self._running = self._running, None
         if life is None:
             return
-        await self.session.drain()
+        await self.link.drain()
         loop = asyncio.get_running_loop()
         until = loop.time() + self.drain
-        while (self.host.busy or not self.session.quiet) and loop.time() < until and not (life.done() or self._hurried):
+        while (self.host.busy or not self.link.idle) and loop.time() < until and not (life.done() or self._hurried):
             await asyncio.sleep(0.01)
         left = len(self.host.leases)
         if left:
-            log.warning("%d tasks are left unfinished or unreported; the server hands them out again", left)
+            log.warning(
+                "worker %s closes with %d unfinished tasks; the server hands them out again", self.worker_id, left
+            )
         life.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await life
-        await self.session.close()
+        await self.link.close()
         self.executor.stop()
         self.host.close()
         collector.restore()
 
     def hurry(self) -> None:
-        """Do not wait for what is running when it closes, or is closing."""
+        """Make `close()` not wait for running work, also if it is waiting already."""
         self._hurried = True
 
     async def run(self) -> None:
-        """Work until cancelled; then drain."""
+        """Work until cancelled, then drain."""
         async with self:
-            assert self._life is not None
-            await asyncio.wait({self._life})
-            self._life.result()
+            assert self._running is not None
+            await asyncio.wait({self._running})
+            self._running.result()
 
     async def _first_open(self) -> None:
-        """A server may be about to come up. One that refuses us is told at once."""
+        """Open the link; wait for a server that is starting, but raise at once if a server refuses."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + FIRST
+        until = loop.time() + FIRST_OPEN
         while True:
             try:
-                await self.session.open()
+                await self.link.open()
                 return
             except (Lost, Reset) as why:
                 if loop.time() > until:
                     raise ServerUnreachable(self.access.url, str(why)) from None
             await asyncio.sleep(PAUSES[0] * 5)
 
-    def _opening(self, holding: list[wire.HeldTask]) -> wire.OpenLink:
+    def _open_request(self, holding: list[wire.HeldTask]) -> wire.OpenLink:
         from backstay import __version__
 
         workflows = self.registry.workflows
@@ -231,7 +240,7 @@ class AsyncWorker:
             workflow_slots=self._workflow_tasks,
             activity_slots=self._threads,
             async_slots=self._async_tasks,
-            quiet=self._quiet,
+            quiet=self._quiet_events,
             holding=holding,
         )
 
@@ -245,7 +254,10 @@ def _queues(queue: str | None, queues: Iterable[str] | None) -> list[str]:
 
 
 class Worker:
-    """A worker on a thread of its own, or, with `run()`, until the process is told to stop."""
+    """A worker for code without `await`: on a thread of its own, or with `run()` until the process is stopped.
+
+    The options are those of `AsyncWorker`.
+    """
 
     def __init__(self, server: str, register: Iterable[Any], **options: Unpack[WorkerOptions]) -> None:
         self._worker = AsyncWorker(server, register, **options)
@@ -257,7 +269,7 @@ class Worker:
         return self._worker.worker_id
 
     def open(self) -> Self:
-        """What `with` does at its beginning; `close()` does what it does at its end."""
+        """Connect to the server and start to work, as `with` does. Raises `ServerUnreachable` if no server answers."""
         if self._thread is None:
             thread = LoopThread("backstay-worker")
             try:
@@ -269,7 +281,7 @@ class Worker:
         return self
 
     def close(self) -> None:
-        """Finish what is running, report it, take nothing more."""
+        """Take no more tasks, finish and report running work, and close the link. Waits for at most `drain` seconds."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.run(self._worker.close())
@@ -289,16 +301,16 @@ class Worker:
 
 
 def work(worker: AsyncWorker, ready: Callable[[], None]) -> None:
-    """Work until SIGTERM or Ctrl-C, then drain. `ready`: called when the worker is at its server."""
+    """Work until SIGTERM or Ctrl-C, then drain. `ready` is called when the link to the server is open."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_until_told(worker, ready))
+        runner.run(_until_signalled(worker, ready))
 
 
-async def _until_told(worker: AsyncWorker, ready: Callable[[], None]) -> None:
-    told = asyncio.Event()
-    with _signals(asyncio.get_running_loop(), told, worker):
+async def _until_signalled(worker: AsyncWorker, ready: Callable[[], None]) -> None:
+    stop = asyncio.Event()
+    with _signals(asyncio.get_running_loop(), stop, worker):
         opening = asyncio.ensure_future(worker.__aenter__())
-        stopping = asyncio.ensure_future(told.wait())
+        stopping = asyncio.ensure_future(stop.wait())
         await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not opening.done():
             opening.cancel()
@@ -308,36 +320,36 @@ async def _until_told(worker: AsyncWorker, ready: Callable[[], None]) -> None:
             opening.result()
             ready()
             await stopping
-            log.info("stopping: what runs has %g seconds to end; another Ctrl-C does not wait for it", worker.drain)
+            log.info("stopping: running work has %g seconds to end; another Ctrl-C does not wait for it", worker.drain)
         finally:
             stopping.cancel()
             await worker.close()
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, told: asyncio.Event, worker: AsyncWorker) -> Generator[None]:
-    """SIGTERM and Ctrl-C drain, a second Ctrl-C does not wait for what runs, a third ends the process there and then.
+def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, worker: AsyncWorker) -> Generator[None]:
+    """Handle signals: SIGTERM or Ctrl-C drains, a second Ctrl-C stops waiting, a third ends the process at once.
 
-    Python's own handlers, not the loop's: those would wait for their turn behind workflow code that never ends. Such code
-    may also keep the loop from draining, and then nobody would ever end a process that was sent one SIGTERM. So faulthandler
-    ends it, with the tracebacks of all threads, when the drain should have been over for a while: its timer needs neither
-    the GIL, which such code may hold, nor a lock of Python's, which the code that a signal interrupts may hold.
+    These are Python's own signal handlers. Handlers of the loop would have to wait for workflow code that never ends. Such code
+    also keeps the loop from draining, so one SIGTERM would never end the process. Therefore faulthandler ends it, with the
+    tracebacks of all threads, some time after the drain should have ended. Its timer needs neither the GIL, which such code
+    may hold, nor a lock of Python's, which the interrupted code may hold.
     """
-    asked = 0
+    requests = 0
 
-    def heard(number: int, _: object) -> None:
-        nonlocal asked
-        if not asked:
-            faulthandler.dump_traceback_later(worker.drain + LATE, exit=True, file=2)
-        asked = asked + 1 if number == signal.SIGINT else max(asked, 1)
-        if asked > 2:
+    def on_signal(number: int, _: object) -> None:
+        nonlocal requests
+        if not requests:
+            faulthandler.dump_traceback_later(worker.drain + DRAIN_GRACE, exit=True, file=2)
+        requests = requests + 1 if number == signal.SIGINT else max(requests, 1)
+        if requests > 2:
             os.write(2, b"ended by the third Ctrl-C; what was running is done again\n")
             os._exit(128 + number)
-        loop.call_soon_threadsafe(told.set)
-        if asked > 1:
+        loop.call_soon_threadsafe(stop.set)
+        if requests > 1:
             loop.call_soon_threadsafe(worker.hurry)
 
-    before = {number: signal.signal(number, heard) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:

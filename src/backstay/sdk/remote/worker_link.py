@@ -1,15 +1,19 @@
-"""The link of a worker to its server: one exchange parked for tasks, others for reports.
+"""The link of a worker to its server. One request is parked as a poll for tasks; others carry reports.
 
-Reports gather while a request is out and leave together. If anything goes wrong with either lane, both are given up: the
-worker opens another link, says what it holds, and sends again what was not answered.
+`ServerLink` is the connection: it opens, polls, sends reports, and opens again when it is lost. Tasks that it receives go to
+its `host`, and the reports of the host come back to its queue.
 
-**Why everything is given up at once.** When a request fails, the worker cannot know whether the server has read it, nor
+Reports that arise while a request is out are sent together in the next one. If a poll or a report request fails, the whole
+link is given up: the worker opens another one, says which tasks it holds, and sends unanswered reports again.
+
+**Why the whole link is given up.** When a request fails, the worker cannot know whether the server has read it, nor
 whether tasks were on their way back. Repeating single requests would need a record of replies on the server. Instead the
-next link begins with what the worker works on (`RemoteHost.claims`), and the server releases every other lease it has here.
-Reports without an answer are sent again, in their order and marked `again`, so the server looks in history before it decides
-them. That is safe for outcomes, which history knows by task and attempt. It is not safe for what code did ahead of the
-server, since nobody knows where its run stands by now: that part is left out, and the code dropped (`Reports.doubt`). Without
-the mark an outcome would be refused that is already recorded; without the list tasks would be lost with their reply. Tests:
+next link begins with the tasks that the worker works on (`RemoteHost.held_tasks`), and the server releases every other lease
+of this worker. Unanswered reports are sent again, in their order and marked `again`, so the server looks in history before it
+decides them. That is safe for results, which history knows by task and attempt. It is not safe for what code did ahead of the
+server, because the run may have moved since: that part is left out, and the code is dropped (`Reports.prepare_resend`).
+Without the mark the server would refuse a result that it has recorded; without the list, tasks would be lost with their
+response. Tests:
 `tests/remote/test_losses.py`; mutants "what is out is lost with its connection", "a worker keeps what it does not hold".
 """
 
@@ -35,103 +39,106 @@ from backstay.sdk import errors
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
-from backstay.sdk.remote.outgoing import Outgoing, Pending, weight
+from backstay.sdk.remote.report_queue import PendingReport, ReportQueue, payload_size
 from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import NOT_NOW, PAUSES, Access, refusal, said_by
 
 log = logging.getLogger("backstay.worker")
 
-ANSWER = 60.0  # seconds to wait for the answer to reports
-OURS = frozenset(command_type(kind) for kind in Machine().commands)
-AGAIN = 0.5  # seconds until a report is sent again that the server could not write
-STEADY = 5.0  # seconds that a station must last until the next one may be opened as quickly as the first
+ANSWER = 60.0  # seconds to wait for the response to a request, beside the time it is parked
+OUR_COMMANDS = frozenset(command_type(kind) for kind in Machine().commands)
+RESEND_AFTER = 0.5  # seconds until a report is sent again that the server could not commit
+STEADY = 5.0  # seconds that a link must last for the next one to be opened without a longer pause
 
 
 class Reset(Exception):
-    """This link is over; open another."""
+    """The link has ended; another one must be opened."""
 
 
 class ServerLink:
     def __init__(
         self,
         access: Access,
-        host: Callable[[Callable[[Pending], None], FetchHistory], RemoteHost],
-        opening: Callable[[list[wire.HeldTask]], wire.OpenLink],
+        host: Callable[[Callable[[PendingReport], None], FetchHistory], RemoteHost],
+        open_request: Callable[[list[wire.HeldTask]], wire.OpenLink],
         bounds: Bounds,
     ) -> None:
-        """`host`: makes what the link's tasks are for, from how it sends reports and reads on in a history.
+        """`host`: makes the host of this link, from the functions that send a report and fetch a history.
 
-        `bounds`: set to what the server says of itself, whenever a link is opened.
+        `open_request`: makes the request that opens the link, from the tasks that the worker holds. `bounds`: set to the
+        limits of the server whenever the link is opened.
         """
         self.access = access
         self.host = host(self.send, self.history)
         self._bounds = bounds
-        self._opening = opening
+        self._open_request = open_request
         self._http: HttpClient = access.client()
-        self._station = ""
-        self._untaken: frozenset[str] = frozenset()  # commands that this release knows, and the server does not
-        self._outgoing = Outgoing()
-        self._claim_at = 0.0  # when to say the next time what is held
+        self._link_id = ""
+        self._unsupported: frozenset[str] = frozenset()  # commands of this release that the server does not know
+        self._reports = ReportQueue()
+        self._renew_at = 0.0  # loop time of the next poll that names the held tasks
         self._pause = PAUSES[0]
         self._draining = False
-        self.lost = 0  # how often a station had to be given up
+        self.lost = 0  # how many times the link was lost
 
     # -- reports
 
-    def send(self, pending: Pending) -> None:
-        if self._untaken:
-            self._fitted(pending)
-        self._outgoing.add(pending)
+    def send(self, pending: PendingReport) -> None:
+        if self._unsupported:
+            self._drop_unsupported(pending)
+        self._reports.add(pending)
 
-    def _fitted(self, pending: Pending) -> None:
-        """Leave out of a report what the server does not take: it is older than this SDK."""
+    def _drop_unsupported(self, pending: PendingReport) -> None:
+        """Change a report with commands that the server does not know, because it is older than this SDK."""
         report = pending.report
         match report:
-            case wire.AttemptDone(resumed=wire.Resumed(commands=commands)) if self._refused(commands):
-                self.host.doubt(pending)  # the next task runs the code again, and says what is wrong
+            case wire.AttemptDone(resumed=wire.Resumed(commands=commands)) if self._unsupported_in(commands):
+                self.host.reports.prepare_resend(
+                    pending
+                )  # the next task runs the code again, and fails with the reason
                 pending.again = False
-            case wire.TaskDone(commands=commands) if refused := self._refused(commands):
+            case wire.TaskDone(commands=commands) if refused := self._unsupported_in(commands):
                 message = f"the server at {self.access.url} takes no command {refused!r}: it is older than this SDK"
                 block = Block(message=message, type="UnsupportedCommand", reason="unsupported_command")
                 pending.report = wire.TaskFailed(report.key, report.task_id, report.attempt, block)
                 if pending.run is not None:
-                    self.host.forget(pending.run)
+                    self.host.sticky.forget(pending.run)
             case _:
                 pass
 
-    def _refused(self, commands: list[Command]) -> str | None:
+    def _unsupported_in(self, commands: list[Command]) -> str | None:
         types = (command_type(type(command)) for command in commands)
-        return next((name for name in types if name in self._untaken), None)
+        return next((name for name in types if name in self._unsupported), None)
 
     @property
-    def quiet(self) -> bool:
-        return self._outgoing.quiet
+    def idle(self) -> bool:
+        return self._reports.empty
 
     # -- life
 
     async def open(self) -> None:
-        """Open a station. Raises what is wrong, also that nobody answers."""
+        """Open a link. Raises `Lost` or `ServerUnreachable` if no server answers, and the error of a server that refuses."""
         host = self.host
-        host.give_up_live()
+        host.sticky.forget_all()  # another server, or the same after a restart, does not know our live code
         self._http.close()
         self._http = self.access.client()
-        body = wire.encode(self._opening(host.claims(self._outgoing.owed())))
+        body = wire.encode(self._open_request(host.held_tasks(self._reports.task_ids())))
         try:
             reply = await self._http.post(wire.OPEN, body, ANSWER)
         except NotHttp as strange:
             raise errors.ServerUnreachable(self.access.url, str(strange)) from None
         if reply.status != 200:
-            raise self._trouble(reply)
+            raise self._error(reply)
         opened = wire.decode_opened(reply.body)
-        self._station = opened.station
-        self._untaken = OURS - frozenset(opened.commands)
+        self._link_id = opened.station
+        self._unsupported = OUR_COMMANDS - frozenset(opened.commands)
         self._bounds.set(opened.limits, opened.max_body_bytes)
         host.executor.machine.limits = opened.limits
         if opened.lost:
-            host.lose(opened.lost)
+            host.on_lost(opened.lost)
 
     async def run(self) -> None:
-        """Work until cancelled, on one station after the other."""
+        """Work until cancelled, on one link after the other."""
         clock = asyncio.get_running_loop().time
         while True:
             began = clock()
@@ -142,54 +149,54 @@ class ServerLink:
                     if not lane.cancelled() and (error := lane.exception()) is not None:
                         raise error
             except (Reset, Lost, NotHttp, errors.ServerError, errors.RequestRefused) as why:
-                log.warning("lost %s (%s); what is running goes on", self.access.url, why)
+                log.warning("lost the link to %s (%s); running work goes on", self.access.url, why)
             except Exception:
-                log.exception("talking to %s failed; what is running goes on", self.access.url)
+                log.exception("the link to %s failed; running work goes on", self.access.url)
             finally:
                 for lane in lanes:
                     lane.cancel()
                 await asyncio.gather(*lanes, return_exceptions=True)
-                self._doubt()
+                self._requeue()
             if clock() - began > STEADY:
                 self._pause = PAUSES[0]
             await self._reopen()
 
-    def _doubt(self) -> None:
-        """What is out may have arrived, or not; and code that is reported about stands nobody knows where."""
-        self._outgoing.lost()
-        for pending in self._outgoing:
+    def _requeue(self) -> None:
+        """Put sent reports back into the queue and mark all as possibly sent before: no one knows which have arrived."""
+        self._reports.requeue_sent()
+        for pending in self._reports:
             if not pending.again:
-                self.host.doubt(pending)
+                self.host.reports.prepare_resend(pending)
 
     async def _reopen(self) -> None:
-        """Open another station, after a pause that grows until one has lasted: whatever is wrong, nobody is hammered."""
+        """Open another link, after a pause that grows until a link has lasted, so that a failing server is not flooded."""
         self.lost += 1
-        said = ""
+        logged = ""
         while True:
             await asyncio.sleep(self._pause * (0.5 + random() / 2))
             self._pause = min(self._pause * 2, PAUSES[1])
             try:
                 await self.open()
             except (Lost, Reset, errors.ServerError, errors.RequestRefused) as why:
-                if str(why) != said:
-                    said = str(why)
+                if str(why) != logged:
+                    logged = str(why)
                     log.warning("cannot open a link to %s: %s; trying again", self.access.url, why)
             except Exception as error:
-                if repr(error) != said:
-                    said = repr(error)
+                if repr(error) != logged:
+                    logged = repr(error)
                     log.exception("opening a link to %s failed; trying again", self.access.url)
             else:
                 log.info("worker %s reconnected to %s", self.host.executor.owner, self.access.url)
                 return
 
     async def drain(self) -> None:
-        """Take nothing more. What is running goes on, and is reported."""
+        """Take no more tasks. Running work goes on and is reported."""
         self._draining = True
         with suppress(Reset, Lost, NotHttp, errors.ServerError, errors.RequestRefused):
-            await self._exchange([], 0)  # whoever does not hear it is told with the next poll
+            await self._exchange([], 0)  # if this request fails, the next poll says it
 
     async def close(self) -> None:
-        body = wire.encode(wire.Closing(worker_id=self.host.executor.owner, station=self._station))
+        body = wire.encode(wire.Closing(worker_id=self.host.executor.owner, station=self._link_id))
         try:
             await self._http.post(wire.CLOSE, body, 5.0)
         except (Lost, NotHttp):
@@ -197,7 +204,7 @@ class ServerLink:
         self._http.close()
         await asyncio.sleep(0)  # a socket is closed by the loop's next round
 
-    # -- lanes
+    # -- polls and reports
 
     async def _poll(self) -> None:
         while True:
@@ -207,100 +214,103 @@ class ServerLink:
 
     async def _report(self) -> None:
         while True:
-            await self._outgoing.something()
-            await self._exchange(self._outgoing.leave(), 0)
+            await self._reports.wait()
+            await self._exchange(self._reports.next_batch(), 0)
 
-    def _claims(self) -> list[wire.HeldTask]:
-        """What is held, if it is time to say so."""
+    def _held_tasks(self) -> list[wire.HeldTask]:
+        """Return the tasks that are held, if it is time to renew their leases."""
         now = asyncio.get_running_loop().time()
-        if now < self._claim_at or not self.host.leases:
+        if now < self._renew_at or not self.host.leases:
             return []
-        self._claim_at = now + wire.CLAIM
-        return self.host.claims(self._outgoing.owed())
+        self._renew_at = now + wire.CLAIM
+        return self.host.held_tasks(self._reports.task_ids())
 
-    async def _exchange(self, batch: list[Pending], wait: float) -> wire.Exchanged:
+    async def _exchange(self, batch: list[PendingReport], wait: float) -> wire.Exchanged:
         body = self._body(batch, wait)
         if body is None:
-            return await self._halves(batch)
+            return await self._exchange_halves(batch)
         reply = await self._http.post(wire.EXCHANGE, body, ANSWER + wait)
         if reply.status == 413 and len(batch) > 1:
-            return await self._halves(batch)
+            return await self._exchange_halves(batch)
         if reply.status != 200:
-            raise self._trouble(reply)
+            raise self._error(reply)
         try:
             exchanged = wire.decode_exchanged(reply.body)
         except ValueError as error:
             raise Reset(f"its reply cannot be read: {error}") from None
-        self._answered(batch, exchanged.answers)
-        self._delivered(exchanged)
+        self._on_answers(batch, exchanged.answers)
+        self._on_deliveries(exchanged)
         return exchanged
 
-    def _body(self, batch: list[Pending], wait: float) -> bytes | None:
-        """A request that the server takes; None if several reports are too much together. One that is too much alone says so."""
+    def _body(self, batch: list[PendingReport], wait: float) -> bytes | None:
+        """Return the body of a request that is not too large for the server; None if the batch must be divided.
+
+        A single report that is too large is replaced by a shorter one.
+        """
         while True:
             size = batch[0].size if len(batch) == 1 else 0
-            if not self._bounds.passed(size):  # what is huge is not even encoded
+            if not self._bounds.too_large(size):  # a huge report is not even encoded
                 exchange = wire.Exchange(
                     worker_id=self.host.executor.owner,
-                    station=self._station,
+                    station=self._link_id,
                     reports=[pending.report for pending in batch],
                     wait=wait,
                     again=bool(batch) and batch[0].again,
                     draining=self._draining,
-                    holding=[] if batch else self._claims(),
+                    holding=[] if batch else self._held_tasks(),
                 )
                 body = wire.encode(exchange)
                 size = len(body)
-                if not batch or not self._bounds.passed(size):
+                if not batch or not self._bounds.too_large(size):
                     return body
                 if len(batch) > 1:
                     return None
             self._reduce(batch[0], size)
 
-    def _reduce(self, pending: Pending, size: int) -> None:
+    def _reduce(self, pending: PendingReport, size: int) -> None:
         report = pending.report
-        pending.report = self._bounds.reduced(report, size)
-        pending.size = weight(pending.report)
+        pending.report = self._bounds.reduce(report, size)
+        pending.size = payload_size(pending.report)
         if pending.report == report:
             raise Reset(f"{type(report).__name__} of {size} bytes is more than it takes")
         if not isinstance(report, wire.AttemptDone) or report.resumed is None:
             what = f"{type(report).__name__} for run {run_of(pending.task_id)}" if pending.task_id else "a report"
             log.error("%s has %d bytes, the server takes %d (max_body_bytes)", what, size, self._bounds.body)
         if pending.run is not None:
-            self.host.forget(pending.run)
+            self.host.sticky.forget(pending.run)
 
-    async def _halves(self, batch: list[Pending]) -> wire.Exchanged:
-        """Together they are too large for one request."""
+    async def _exchange_halves(self, batch: list[PendingReport]) -> wire.Exchanged:
+        """Send a batch that is too large for one request in two."""
         middle = len(batch) // 2
         await self._exchange(batch[:middle], 0)
         return await self._exchange(batch[middle:], 0)
 
-    def _answered(self, batch: list[Pending], answers: list[wire.Answered]) -> None:
+    def _on_answers(self, batch: list[PendingReport], answers: list[wire.Answered]) -> None:
         if len(answers) != len(batch):
             raise Reset(f"it answered {len(answers)} of {len(batch)} reports")
         for pending, answer in zip(batch, answers, strict=True):
-            self._outgoing.answered(pending)
+            self._reports.answered(pending)
             if answer.refused is not None and answer.refused.reason == "storage_unavailable":
-                self._outgoing.postpone(self.host.doubt(pending))
-                self.host.later(AGAIN, partial(self._outgoing.again, pending))
+                self._reports.postpone(self.host.reports.prepare_resend(pending))
+                self.host.later(RESEND_AFTER, partial(self._reports.resend, pending))
                 continue
-            self.host.spent(pending)
+            self.host.on_answered(pending)
             try:
                 pending.answered(answer)
-            except Exception:  # a bug of ours: whatever it is about, the others have nothing to do with it
-                log.exception("the answer to %s could not be used", type(pending.report).__name__)
+            except Exception:  # a bug of ours, which must not affect the other answers
+                log.exception("the answer to %s of task %s failed", type(pending.report).__name__, pending.task_id)
                 if pending.run is not None:
-                    self.host.forget(pending.run)
+                    self.host.sticky.forget(pending.run)
 
-    def _delivered(self, exchanged: wire.Exchanged) -> None:
+    def _on_deliveries(self, exchanged: wire.Exchanged) -> None:
         if exchanged.closed:
-            self.host.closed(exchanged.closed)
+            self.host.on_runs_closed(exchanged.closed)
         if exchanged.withdrawn:
-            self.host.withdrawn(exchanged.withdrawn)
+            self.host.on_withdrawn(exchanged.withdrawn)
         if exchanged.deliveries:
             self.host.deliver(exchanged.deliveries)
 
-    def _trouble(self, reply: Reply) -> Exception:
+    def _error(self, reply: Reply) -> Exception:
         said = said_by(reply)
         if reply.status == 410 or reply.status in NOT_NOW:
             return Reset(str(said.get("message") or f"HTTP {reply.status}"))
@@ -308,21 +318,21 @@ class ServerLink:
         return errors.RequestRefused(error.reason, error.message) if isinstance(error, Refused) else error
 
     async def history(self, task_id: str, attempt: int, after: int) -> list[Recorded]:
-        """The rest of a task's history."""
+        """Fetch the events of a task's history after `after`."""
         found: list[Recorded] = []
         while True:
             wanted = wire.HistoryWanted(
                 worker_id=self.host.executor.owner, task_id=task_id, attempt=attempt, after=after
             )
-            reply = await self._patiently(wire.encode(wanted))
+            reply = await self._post_until_answered(wire.encode(wanted))
             part = wire.decode_history(reply.body)
             found += unpack(part.events)
             if not part.more:
                 return found
             after = found[-1].sequence
 
-    async def _patiently(self, body: bytes) -> Reply:
-        """History is only read: it may be asked for until it comes."""
+    async def _post_until_answered(self, body: bytes) -> Reply:
+        """Repeat a request for history until it is answered. It only reads, so it may be repeated."""
         pause = PAUSES[0]
         while True:
             try:

@@ -224,7 +224,7 @@ class ActivityRunner:
         self._holding.discard(assignment.task.id)
         self.give_back(assignment.activity_type)
         self._host.report(assignment.task.workflow, self._outcome(assignment, result, attempt.stale), None)
-        self._host.room()
+        self._host.on_slot_free()
 
     def _outcome(self, assignment: ActivityAssignment, result: bytes | Failure, stale: bool) -> Message:
         if not isinstance(result, Failure):
@@ -258,7 +258,7 @@ class ActivityRunner:
             if not reply.can_continue:
                 attempt.cancel(stale=not reply.cancel_requested)
 
-        self._host.post(lambda: self._host.beat(assignment.task.workflow, message, heard))
+        self._host.post(lambda: self._host.heartbeat(assignment.task.workflow, message, heard))
 
 
 def _unwanted(attempt: Attempt) -> ActivityCancelled:

@@ -206,7 +206,7 @@ class WorkerExecutor:
             live_run = self._new_live_run(assignment)
         self.drive(live_run, events, assignment)
         if live_run.locals and _goes_on(live_run):
-            return self.host.held(self._locals.hold(live_run, assignment))
+            return self.host.hold(self._locals.hold(live_run, assignment))
         return self.report(live_run, assignment, self._lease)
 
     def drive(self, live_run: LiveRun, events: list[Recorded], assignment: WorkflowAssignment) -> None:
@@ -401,8 +401,8 @@ class WorkerExecutor:
         """Its history cannot be read now. The lease is let go, and whoever looks after tasks offers it again."""
         log.error("workflow %s cannot be replayed now: %s", assignment.workflow_id, error)
         self.holding.discard(assignment.task.id)
-        self.host.done_holding(assignment.task.workflow)
-        self.host.given_up(assignment.task)
+        self.host.release_hold(assignment.task.workflow)
+        self.host.on_given_up(assignment.task)
 
     def _ran_on_thread(self, live_run: LiveRun, assignment: WorkflowAssignment) -> None:
         self._threaded.pop(assignment.run_id, None)
@@ -415,9 +415,9 @@ class WorkerExecutor:
         """Report a task that was held under a lease of its own."""
         key = assignment.task.workflow
         self.holding.discard(assignment.task.id)
-        self.host.done_holding(key)
+        self.host.release_hold(key)
         if self._live_runs.get(assignment.run_key) is not live_run:
-            self.host.given_up(
+            self.host.on_given_up(
                 assignment.task
             )  # it was given up half-way: nobody holds the task any more, and it is offered again
             return
@@ -427,7 +427,7 @@ class WorkerExecutor:
             if error is not None:
                 log.warning("workflow %s: completion refused: %s", assignment.workflow_id, error)
                 self.forget(assignment.run_key)
-                self.host.given_up(assignment.task)
+                self.host.on_given_up(assignment.task)
 
         self.host.report(key, message, reported)
 

@@ -44,7 +44,7 @@ class LocalRunner:
         self._claims.discard(assignment.task.id)
         if error is not None:
             self._executor.forget(assignment.run_key)
-            self._executor.host.done_holding(assignment.task.workflow)
+            self._executor.host.release_hold(assignment.task.workflow)
             return
         self._rounds[assignment.run_id] = round = _Round(self._executor, live_run, assignment, self._over)
         round.begin()
