@@ -207,7 +207,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """The engine and its store are imported when first needed: code that only declares workflows starts faster."""
+    """Import the engine and its store when first needed, so that code that only declares workflows starts faster."""
     module = _LAZY.get(name)
     if module is None:
         raise AttributeError(f"module 'backstay' has no attribute {name!r}")

@@ -1,21 +1,21 @@
-"""Every error an author or a caller can meet, in one tree.
+"""All errors that authors and callers can get, in one tree.
 
     BackstayError
     ├── NotInWorkflow            a durable primitive was used outside a workflow
     ├── DurableCallRefused       a durable call where none is allowed (query, side effect, generator, ...)
-    ├── NonDeterminismError      workflow code did what a replay could not repeat; fails the task, not the run
+    ├── NonDeterminismError      workflow code did something that a replay could not repeat; fails the task, not the run
     ├── DefinitionError          a workflow or activity is declared wrongly; raised at import or registration
     ├── FunctionNotRegistered    background() named a function that the worker running it does not know
     ├── CompensationFailed       a saga could not undo everything; it has the original error and those of the undoing
     ├── StructuralLimitExceeded  a run or an activity asked for more than a limit allows
-    ├── ActivityError            what a workflow sees of an activity that did not end well by itself
+    ├── ActivityError            an activity did not end by its own code; raised in workflows
     │   ├── ActivityTimedOut
     │   ├── ActivityCrashed      its process or worker died while it ran, once too often
     │   └── ActivityCancelled
-    ├── ChildError               what a workflow sees of a child that did not end by its own code
+    ├── ChildError               a child did not end by its own code; raised in workflows
     │   ├── ChildTimedOut
     │   └── ChildStopped         cancelled or terminated
-    ├── WorkflowError            what a caller sees of a run that did not complete
+    ├── WorkflowError            a run did not complete; raised in callers
     │   ├── WorkflowFailed
     │   ├── WorkflowTimedOut
     │   └── WorkflowStopped      cancelled or terminated
@@ -32,12 +32,13 @@
     ├── RequestRefused           anything else the engine refused, with its stable reason
     ├── StoreError               the database cannot be used (`backstay.store`)
     │   ├── Unavailable          it cannot commit now; nothing was lost
-    │   ├── UnknownDatabase      what was given names none
+    │   ├── UnknownDatabase      the path or URL does not name a database
     │   ├── IncompatibleStore    it was written by a newer version, or is not ours
     │   └── ForkedEngine         an engine was used after a fork
-    └── HistoryDamaged           what is stored of a run does not add up (`backstay.kernel.event`)
+    └── HistoryDamaged           the stored events of a run do not fit together (`backstay.kernel.event`)
 
-`Evicted`, `WorkflowInterrupted` and `ContinueAsNewRequested` are no errors: they end code without being one, so `except Exception` misses them.
+`Evicted`, `WorkflowInterrupted` and `ContinueAsNewRequested` are not errors. They end code, so `except Exception` does not
+catch them.
 
 History names these classes by this module (`backstay.sdk.errors:ActivityCancelled`), so they stay in it. One that moves is
 entered in `MOVED` under its old name.
@@ -72,14 +73,14 @@ class DurableCallRefused(BackstayError):
 
 
 class NonDeterminismError(BackstayError):
-    """Workflow code did what a replay could not repeat: I/O, a clock, a random number.
+    """Workflow code did something that a replay could not repeat: I/O, a clock, a random number.
 
     Move it into an activity. The run is still open, and goes on when the corrected code is deployed.
     """
 
 
 class NonDeterminismWarning(UserWarning):
-    """Workflow code that may not replay the same way."""
+    """A warning about workflow code that may not replay the same way."""
 
 
 class DefinitionError(BackstayError, TypeError):
@@ -105,7 +106,7 @@ class FunctionNotRegistered(BackstayError, LookupError):
 
 
 class CompensationFailed(BackstayError):
-    """A saga's block failed, and so did undoing it. `original` is why, `failures` what could not be undone.
+    """A saga's block failed, and so did a compensation. `original` is the error of the block, `failures` those of the compensations.
 
     Finish the undoing by hand; everything else was undone.
     """
@@ -125,7 +126,7 @@ class StructuralLimitExceeded(BackstayError):
 
 
 class ActivityError(BackstayError):
-    """The base class of what a workflow sees of an activity that did not end by its own code.
+    """The base class of errors about an activity that did not end by its own code.
 
     Catch it to handle timeouts, crashes and cancellation alike.
     """
@@ -143,7 +144,7 @@ class ActivityTimedOut(ActivityError, TimeoutError):
 
 
 class ActivityCrashed(ActivityError):
-    """Attempts were started and never reported, so many in a row that it is not started again. It may have done its work.
+    """The process or worker died in too many attempts in a row, so the activity is not started again. It may have done its work.
 
     Check what it did before you repeat it; `crashes=` allows more.
     """
@@ -154,14 +155,14 @@ class ActivityCrashed(ActivityError):
 
 
 class ActivityCancelled(ActivityError):
-    """Raised inside an activity: its run was closed, or nobody waits for it any more.
+    """Raised inside an activity: its run was closed, or its result is not wanted any more.
 
     Clean up and return.
     """
 
 
 class ChildError(BackstayError):
-    """The base class of what a workflow sees of a child that did not end by its own code.
+    """The base class of errors about a child that did not end by its own code.
 
     Catch it to handle timeouts and stops alike.
     """
@@ -186,7 +187,7 @@ class ChildStopped(ChildError):
 
 
 class WorkflowError(BackstayError):
-    """The base class of what a caller sees of a run that did not complete. It has `workflow_id` and `run_id`.
+    """The base class of errors about a run that did not complete. It has `workflow_id` and `run_id`.
 
     Catch it to handle every such end alike.
     """
@@ -202,7 +203,7 @@ class WorkflowFailed(WorkflowError):
 
     Look at the cause, and at `dw history`. A failed run stays failed: start a new one under another id.
 
-    `failure` is what was recorded of it; `exception_payload(error)` is the part of that which is stable across languages.
+    `failure` is the recorded failure; `exception_payload(error)` is the part of it that is stable across languages.
     """
 
     failure: Failure | None = None
@@ -283,7 +284,7 @@ class UpdateFailed(BackstayError):
 
 
 class UpdateTimeout(BackstayError, TimeoutError):
-    """The caller's time is over, but the update was accepted and goes on.
+    """The caller's timeout expired, but the update was accepted and goes on.
 
     Wait again with `handle.submitted(update, error.update_id).result()`.
     """
@@ -336,11 +337,11 @@ class ServerTooOld(ServerError):
 
 
 class Evicted(GreenletExit):
-    """The live code of a run is being given up. Whatever it does from here on has no effect."""
+    """Ends the live code of a run that is dropped from memory. Nothing the code does from then on has an effect."""
 
 
 class WorkflowInterrupted(Evicted):
-    """The code of a run has gone on for too long without waiting for anything; it is set aside as it stands."""
+    """Interrupts workflow code that ran for too long without waiting; the code is not unwound."""
 
 
 class ContinueAsNewRequested(BaseException):
@@ -353,4 +354,4 @@ class ContinueAsNewRequested(BaseException):
 MOVED: Final[Mapping[str, type[Exception]]] = {
     "backstay.sdk.guard.verdict:NonDeterminismWarning": NonDeterminismWarning
 }
-"""Classes by the names under which older releases recorded them."""
+"""Error classes by the names under which older releases recorded them."""

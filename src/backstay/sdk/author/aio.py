@@ -1,4 +1,4 @@
-"""The awaitable forms: under the same names, for `async def` workflows (`await aio.sleep("1h")`)."""
+"""Awaitable forms of the durable calls, under the same names, for `async def` workflows: `await aio.sleep("1h")`."""
 
 from __future__ import annotations
 

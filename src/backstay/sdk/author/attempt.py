@@ -1,7 +1,7 @@
-"""An activity attempt from the inside: identity, heartbeat, cancellation.
+"""The running activity attempt as its own code sees it: identity, heartbeat, cancellation.
 
-`heartbeat(...)` never blocks on the engine: it hands the progress over and raises `ActivityCancelled` once the engine has
-said that nobody waits for this attempt any more.
+`heartbeat(...)` never waits for the engine. It hands the progress over, and raises `ActivityCancelled` once the engine has
+said that the result of this attempt is not wanted any more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ _LONGEST = 2000  # characters of a detail
 
 
 class Attempt:
-    """The running attempt. `id` is the same on every attempt: the idempotency key for the outside world."""
+    """The running attempt of an activity, as `attempt()` returns it.
+
+    `id` is the same on every attempt, so it can serve as an idempotency key for other systems.
+    """
 
     def __init__(
         self, assignment: ActivityAssignment, beat: Callable[[ActivityAssignment, Attempt, Progress | None], None]
@@ -27,11 +30,11 @@ class Attempt:
         self._beat = beat
         self._assignment = assignment
         self.cancelled = False
-        self.stale = False  # told to stop because it is not the current one any more
+        self.stale = False  # cancelled because another attempt has taken its place
 
     @property
     def id(self) -> str:
-        """The id of the activity's execution: the same on every attempt."""
+        """The id of the activity execution: the same on every attempt."""
         return self._assignment.activity_execution_id
 
     @property
@@ -56,27 +59,27 @@ class Attempt:
 
     @property
     def workflow_id(self) -> str:
-        """The id of the workflow that asked for the activity."""
+        """The id of the workflow that called the activity."""
         return self._assignment.workflow_id
 
     @property
     def run_id(self) -> str:
-        """The run that asked for the activity."""
+        """The id of the run that called the activity."""
         return self._assignment.run_id
 
     @property
     def step(self) -> int:
-        """The step of its workflow that this activity is."""
+        """The number of the activity's step in its run."""
         return self._assignment.step
 
     @property
     def ids(self) -> dict[str, Any]:
-        """The fields that log records of this attempt have."""
+        """The fields of log records of this attempt."""
         return ids_of_attempt(self._assignment)
 
     @property
     def idempotency_key(self) -> str:
-        """Pass this to whatever must not happen twice (a payment, an e-mail)."""
+        """The id to pass to another system whose action must not happen twice (a payment, an e-mail)."""
         return self.id
 
     def heartbeat(
@@ -88,7 +91,7 @@ class Attempt:
         unit: str | None = None,
         **details: Any,
     ) -> None:
-        """Say that this attempt is alive, and how far it is."""
+        """Send a heartbeat with the progress of this attempt. Raises `ActivityCancelled` if the attempt should stop."""
         if self.cancelled:
             raise ActivityCancelled(f"activity {self.type!r} is no longer wanted")
         said = message is not None or current is not None or total is not None or bool(details)
@@ -96,7 +99,7 @@ class Attempt:
         self._beat(self._assignment, self, progress)
 
     def cancel(self, *, stale: bool = False) -> None:
-        """Let the next heartbeat raise `ActivityCancelled`."""
+        """Make the next heartbeat raise `ActivityCancelled`."""
         self.cancelled = True
         self.stale = stale
 
@@ -111,7 +114,7 @@ def current_attempt() -> Attempt | None:
 
 
 def attempt() -> Attempt:
-    """The activity attempt that is running here."""
+    """Return the activity attempt that is running here. Raises an error outside an activity."""
     found = _current.get()
     if found is None:
         raise BackstayError("attempt() works only inside an activity that a worker runs")
@@ -126,7 +129,10 @@ def heartbeat(
     unit: str | None = None,
     **details: Any,
 ) -> None:
-    """Heartbeat of the running attempt; outside a worker it does nothing, so activities stay plain functions."""
+    """Send a heartbeat of the running attempt. Raises `ActivityCancelled` if the attempt should stop.
+
+    Outside a worker it does nothing, so activities can be called as plain functions.
+    """
     found = _current.get()
     if found is not None:
         found.heartbeat(message, current=current, total=total, unit=unit, **details)

@@ -1,8 +1,8 @@
 """Background callables: `background(fn, ...)` runs a function of a module as a child of its own.
 
-It is a child of the package's type `durable-workflow.async`. The function travels by name, so a lambda or a local one cannot.
-The worker that runs the child looks the name up among the functions it knows: those of the modules that its workflows stand in,
-and those that were registered one by one. What a payload names is never imported.
+The child has the type `durable-workflow.async`. The function is sent by name, so it cannot be a lambda or a local function. The
+worker that runs the child looks the name up among the functions of the modules that define its workflows, and those that were
+registered one by one. A name from a payload is never imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class Functions:
-    """The functions that this process runs in the background, by name."""
+    """The functions that this worker can run in the background, by name."""
 
     def __init__(self) -> None:
         self._added: dict[str, Callable[..., Any]] = {}
@@ -36,7 +36,7 @@ class Functions:
         self._added[reference(fn)] = fn
 
     def include(self, module: Namespace) -> None:
-        """Know the functions that a module defines; `module` is its globals."""
+        """Add the functions that a module defines; `module` is its globals."""
         self._modules[module["__name__"]] = module
 
     def find(self, name: str) -> Callable[..., Any]:
@@ -50,7 +50,7 @@ class Functions:
 
 
 def runner(functions: Functions) -> WorkflowFn[[str, bytes], Any]:
-    """The workflow that runs one of these functions; it is ordinary workflow code."""
+    """Return the workflow that runs one of these functions; it is ordinary workflow code."""
 
     @workflow(type=BACKGROUND, unchecked=True)
     def run_in_background(reference: str, arguments: bytes) -> Any:
@@ -61,11 +61,11 @@ def runner(functions: Functions) -> WorkflowFn[[str, bytes], Any]:
     return run_in_background
 
 
-_CHILD = runner(Functions())  # what a call names; the child itself runs that of its worker's registry
+_CHILD = runner(Functions())  # only names the type in a call; the worker of the child runs the one in its registry
 
 
 def _defined_in(module: Namespace) -> Mapping[str, Callable[..., Any]]:
-    """The functions and static methods that stand in a module, by name: none that it imports, none with a double underscore."""
+    """Return the functions and static methods that a module defines, by name, without imported and double-underscore names."""
     name = module["__name__"]
     found: dict[str, Callable[..., Any]] = {}
     for value in list(module.values()):
@@ -83,7 +83,7 @@ def _is_public(qualname: str) -> bool:
 
 
 class BackgroundCall(ChildCall[R]):
-    """A child whose result is that of the function."""
+    """The call of a background function: a child whose result is the function's."""
 
     def __init__(self, fn: Callable[..., R], args: Any, kwargs: Any) -> None:
         name = reference(fn)
@@ -98,7 +98,7 @@ class BackgroundCall(ChildCall[R]):
 
 
 def reference(fn: Any) -> str:
-    """The name a function travels by; `DefinitionError` if it has none."""
+    """Return the name that a function is sent by; `DefinitionError` if it has none."""
     name = getattr(fn, "__qualname__", None)
     code = getattr(fn, "__code__", None)
     if name is None or code is None:
@@ -120,7 +120,7 @@ def reference(fn: Any) -> str:
 
 
 class Background:
-    """`background(fn, ...)` waits for the result; `background.step(...)` describes the call."""
+    """The type of `background`: `background(fn, ...)` waits for the result; `background.step(...)` describes the call."""
 
     def __call__(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.step(fn, *args, **kwargs).run()
@@ -130,4 +130,7 @@ class Background:
 
 
 background = Background()
-"""Run a function of a module as a child workflow and wait for its result, without declaring a workflow for it."""
+"""Run a function of a module as a child workflow and wait for its result, without declaring a workflow.
+
+Raises `DefinitionError` for a lambda or a local function, and `FunctionNotRegistered` if the worker does not know it.
+"""

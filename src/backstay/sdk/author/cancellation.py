@@ -1,7 +1,7 @@
-"""Cancellation that code gets to see, for workflows that declare it: `@workflow(handles_cancel="5m")`.
+"""Cancellation that workflow code handles, for workflows that declare it: `@workflow(handles_cancel="5m")`.
 
-The request is raised once, as `Cancelled`, where the workflow's own code waits at that point of its history. Inside `shield()`
-it is put off until the block ends. Code that lets it through closes the run as cancelled; code that returns, as completed.
+The request is raised once, as `Cancelled`, where the main code waits at that point of its history. Inside `shield()` it is
+postponed until the block ends. Code that lets `Cancelled` through closes the run as cancelled; code that returns, as completed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from backstay.sdk.replay.operation import CANCEL, REQUESTED, stopped
 from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 
 Cancelled = asyncio.CancelledError
-"""Raised in workflow code that handles cancellation: asyncio's `CancelledError`, which `except Exception` does not catch."""
+"""Raised in workflow code that handles cancellation. It is asyncio's `CancelledError`, which `except Exception` does not catch."""
 
 
 class Cancellation:
     def __init__(self) -> None:
         self.requested = False
-        self.put_off = False  # until the main code leaves its shield
-        self.due = False  # at the next wait of main code with an event loop
+        self.put_off = False  # raised when the main code leaves its shield
+        self.due = False  # raised at the next wait of `async def` main code
         self.shields: dict[Any, int] = {}  # by greenlet or task
         self.sagas: dict[Any, int] = {}
 
@@ -35,7 +35,7 @@ def requested(live_run: LiveRun, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, CancelRequested)
     if event.cleanup_deadline_at is None or live_run.closing is not None:
-        return  # the run closed with it, or its code has ended
+        return  # the request closed the run, or the code has ended
     live_run.part(Cancellation).requested = True
     _deliver(live_run)
     live_run.drain()
@@ -46,7 +46,7 @@ def was_requested(live_run: LiveRun) -> bool:
 
 
 def _deliver(live_run: LiveRun) -> None:
-    """Raise the request where the main code waits, unless it has put that off."""
+    """Raise the request where the main code waits, unless it is shielded."""
     part = live_run.part(Cancellation)
     task = live_run.main_task
     if part.shields.get(live_run.main if task is None else task):
@@ -55,13 +55,13 @@ def _deliver(live_run: LiveRun) -> None:
         assert live_run.main is not None
         live_run.wake(live_run.main, CANCEL)
     elif asyncio.current_task(live_run.loop) is task:
-        live_run.wake(live_run.loop.greenlet, CANCEL)  # in the middle of a call that blocks
+        live_run.wake(live_run.loop.greenlet, CANCEL)  # the task is inside a blocking durable call
     else:
         task.cancel(REQUESTED)
 
 
 class Shield:
-    """Puts a cancel request off. At its end it is raised; after an error, or `quietly`, at the next wait instead."""
+    """A block that postpones a cancel request to its end; after an error, or with `quietly`, to the next wait."""
 
     def __init__(self, *, quietly: bool = False) -> None:
         self._quietly = quietly
@@ -97,15 +97,15 @@ class Shield:
 
 
 def in_saga(live_run: LiveRun) -> bool:
-    """Whether a step that is waited for here has its last word when a cancel request comes.
+    """Return whether the code that waits here is in a saga, so that a cancel request waits for the end of the step.
 
-    If it has been done all the same, it returns, its code says how to undo it, and the request is raised at the next wait.
+    If the step completes, it returns, the code registers how to undo it, and the request is raised at the next wait.
     """
     return bool(live_run.part(Cancellation).sagas.get(_who(live_run)))
 
 
 async def last_word(live_run: LiveRun, future: asyncio.Future[Outcome]) -> Outcome:
-    """What `LiveRun.call` does in plain code."""
+    """Wait for the end of a step that was told to stop, as `LiveRun.call` does in plain code."""
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()
@@ -117,7 +117,7 @@ async def last_word(live_run: LiveRun, future: asyncio.Future[Outcome]) -> Outco
 
 
 def _deliver_soon(live_run: LiveRun) -> None:
-    """Raise the request at the next wait of main code that has an event loop."""
+    """Raise the request at the next wait of `async def` main code."""
     live_run.part(Cancellation).due = True
     live_run.loop.call_soon(_deliver_due, live_run)
 
@@ -130,7 +130,7 @@ def _deliver_due(live_run: LiveRun) -> None:
 
 
 class Undoing:
-    """The code of a saga: steps have their last word in it, and a request that waits for the next wait is raised at its end."""
+    """The block of a saga. A cancel request waits for the running step, and at the latest it is raised at the block's end."""
 
     def __init__(self) -> None:
         live_run = self._live_run = current_run()
@@ -140,7 +140,7 @@ class Undoing:
             sagas[self._who] = sagas.get(self._who, 0) + 1
 
     def end(self, error: BaseException | None) -> BaseException | None:
-        """Why the block ends: its own error, or the request that it has put off."""
+        """Return why the block ends: its own error, or the cancel request that it postponed."""
         live_run = self._live_run
         if live_run is None:
             return error
@@ -160,7 +160,10 @@ class Undoing:
 
 
 def shield() -> AbstractContextManager[None]:
-    """A cancel request waits until this block ends."""
+    """Return a context manager in which a cancel request waits until the block ends.
+
+    For cleanup that must not be interrupted: `with shield(): ...`. Raises `NotInWorkflow` outside a workflow.
+    """
     return Shield()
 
 

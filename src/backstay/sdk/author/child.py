@@ -1,7 +1,7 @@
 """Children: workflows that workflows call. `fulfil(order)` inside a workflow, or `child(Approval, "doc")` for a class.
 
-A child is a workflow of its own, with its own history; the parent waits for what it returns or raises. `child.start(...)` goes
-on without waiting and hands back a handle. `child()` and `children()` find those that the parent's history knows.
+A child is a workflow of its own, with its own history. The parent waits for its result or its exception. `child.start(...)`
+does not wait and returns a handle. `child()` and `children()` return handles of children that the parent has started.
 """
 
 from __future__ import annotations
@@ -46,7 +46,12 @@ ParentClose = Literal["abandon", "request_cancel", "terminate"]
 
 
 class ChildOptions(TypedDict, total=False):
-    """`retries` counts runs after the first that failed; `timeout` is for all of them together, `run_timeout` for each."""
+    """Options of a child, on `.options(...)` of a workflow.
+
+    `retries` counts the runs after the first one that failed, `backoff` is the pause before each of them, and `fatal`
+    exceptions are not retried. `timeout` bounds all runs together, `run_timeout` each one. `parent_close` says what happens
+    to the child when its parent closes; by default it is abandoned and goes on.
+    """
 
     queue: str
     connection: str
@@ -95,7 +100,7 @@ class ChildCall(Call[R]):
         )
 
     def asked(self, live_run: LiveRun, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
-        """Handles that are looked up later know what the child declares."""
+        """Keep the definition of the child for handles that are looked up later."""
         if self.definition is not None:
             live_run.part(Family).definitions[step] = self.definition
         return None
@@ -145,11 +150,11 @@ def _policy(options: ChildOptions) -> RetryPolicy | None:
     )
 
 
-# -- what history knows of them
+# -- children in the parent's history
 
 
 class ScheduledChild:
-    """A child as the parent's history has it."""
+    """A child as the parent's history recorded it."""
 
     def __init__(self, event: ChildWorkflowScheduled) -> None:
         self.call_id = event.child_call_id
@@ -182,7 +187,7 @@ def run_started(live_run: LiveRun, entry: Recorded) -> None:
 
 @contextmanager
 def shown(live_run: LiveRun, history: Iterable[Recorded]) -> Generator[None]:
-    """For a question: with the children that this part of history has, which the code will meet with its next task."""
+    """Show these events of children to the code for the time of a query; its next task will apply them."""
     family = live_run.part(Family)
     before = family.known
     family.known = {step: copy(known) for step, known in before.items()}
@@ -198,7 +203,10 @@ def shown(live_run: LiveRun, history: Iterable[Recorded]) -> Generator[None]:
 
 
 class ChildHandle(Generic[R]):
-    """A child that was started. `id` and `run_id` are there when the parent has next waited for something: its history gives them."""
+    """A child workflow that this workflow started: wait for it with `join()` or `await`, or send it signals.
+
+    `id` and `run_id` are None until the parent's code has waited for something, because its history records them.
+    """
 
     def __init__(self, live_run: LiveRun, step: int, call: ChildCall[R] | None) -> None:
         self._live_run = live_run
@@ -213,18 +221,22 @@ class ChildHandle(Generic[R]):
 
     @property
     def id(self) -> str | None:
-        """None until the parent's code has waited for something since it started the child."""
+        """The workflow id of the child; None until the parent's code has waited for something since the start."""
         known = self._live_run.part(Family).known.get(self._step)
         return None if known is None else known.id
 
     @property
     def run_id(self) -> str | None:
-        """The newest run that the parent was told of, None as long as `id`; it changes when the child continues as new."""
+        """The newest run of the child that the parent knows of; None as long as `id` is. Changes on continue-as-new."""
         known = self._live_run.part(Family).known.get(self._step)
         return None if known is None else known.run_id
 
     def join(self) -> R:
-        """Wait for its result; its failure is raised here."""
+        """Wait for the child and return its result, or raise its exception.
+
+        Raises `ChildTimedOut` or `ChildStopped` if the child did not end by its own code, and `DefinitionError` on a handle
+        that was looked up.
+        """
         call = self._waited()
         if self._outcome is None:
             greenlet = current_greenlet()
@@ -274,7 +286,10 @@ class ChildHandle(Generic[R]):
     @overload
     def signal(self, signal: str, /, *args: Any) -> None: ...
     def signal(self, signal: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Tell the child something, exactly once. Also allowed in an update handler."""
+        """Send the child a signal, exactly once. Also allowed in an update handler.
+
+        Raises `TypeError` if the arguments do not fit the handler, where its declaration is known.
+        """
         member = self._declared().get(signal, signal) if isinstance(signal, str) else signal
         name, arguments, named = packed(member, args, kwargs)
         if named is not None:
@@ -288,7 +303,7 @@ class ChildHandle(Generic[R]):
         )
 
     def _declared(self) -> dict[str, SignalMethod[Any, Any] | Signal[Any]]:
-        """The signals of a child whose class or function is known here."""
+        """Return the signals that the child declares, if its class or function is known here."""
         definition = self._live_run.part(Family).definitions.get(self._step)
         return {} if definition is None else {**definition.handlers.signals, **definition.handlers.channels}
 
@@ -308,7 +323,7 @@ class ChildHandle(Generic[R]):
 
 
 def _refuse_unfit(member: Any, arguments: bytes | None) -> None:
-    """A signal that the child's code could never read is the sender's mistake, before it is sent."""
+    """Raise if the child could not decode the arguments of a signal."""
     try:
         match member:
             case SignalMethod():
@@ -322,7 +337,10 @@ def _refuse_unfit(member: Any, arguments: bytes | None) -> None:
 
 
 class ChildCaller:
-    """`child(...)` waits, `child.step(...)` describes, `child.start(...)` hands back a handle; `child()` finds the latest."""
+    """The type of `child`: `child(...)` waits, `child.step(...)` describes the call, `child.start(...)` returns a handle.
+
+    `child()` without arguments returns a handle of the latest child.
+    """
 
     def __init__(self, options: ChildOptions) -> None:
         self._options = options
@@ -372,7 +390,7 @@ class ChildCaller:
     @overload
     def start(self, workflow: str, /, *args: Any) -> ChildHandle[Any]: ...
     def start(self, workflow: Any, /, *args: Any, **kwargs: Any) -> ChildHandle[Any]:
-        """Start a child and go on."""
+        """Start a child and return its handle without waiting for it."""
         live_run = required_run("child.start()")
         call: ChildCall[Any] = ChildCall(workflow, args, kwargs, self._options)
         handle: ChildHandle[Any] = ChildHandle(live_run, live_run.step + 1, call)
@@ -381,10 +399,13 @@ class ChildCaller:
 
 
 child = ChildCaller({})
-"""Call another workflow as a child: `child(Order, ...)` waits, `child.start(...)` returns a handle, `child()` is the latest one."""
+"""Call another workflow as a child: `child(Order, ...)` waits for its result, `child.start(...)` returns a handle.
+
+`child()` without arguments returns a handle of the latest child.
+"""
 
 
 def children() -> list[ChildHandle[Any]]:
-    """Every child that this run's history knows, in the order of its steps."""
+    """Return handles of all children that this run has started, in the order of their steps."""
     live_run = required_run("children()")
     return [ChildHandle(live_run, step, None) for step in sorted(live_run.part(Family).known)]

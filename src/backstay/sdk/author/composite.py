@@ -1,4 +1,4 @@
-"""Waiting for several durable calls as if they were one: what `gather` and `race` have in common."""
+"""Composite steps: several durable calls that code waits for as one. The common part of `gather` and `race`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backstay.sdk.replay.workflow_greenlet import current_greenlet, current_run
 
 
 class Bundle(Protocol):
-    """Several calls on their way. Whoever waits is told once, when it is over."""
+    """Several open calls that end together: a running group or race."""
 
     @property
     def over(self) -> bool: ...
@@ -22,7 +22,7 @@ class Bundle(Protocol):
 
 
 class Composite(Step[Any]):
-    """A step that stands for several calls. They are made when it is run."""
+    """A step that makes several calls when it runs."""
 
     composite = True
     __slots__ = ()
@@ -32,11 +32,11 @@ class Composite(Step[Any]):
 
     @abstractmethod
     def begin(self, live_run: LiveRun, done: Callable[[], None]) -> Bundle:
-        """Make the calls. `done` may be told before this returns."""
+        """Make the calls. `done` is called when all is over, maybe before this returns."""
 
     @abstractmethod
     def outside(self) -> Any:
-        """The same outside a workflow."""
+        """Make the calls outside a workflow, as plain functions."""
 
     def run(self) -> Any:
         live_run = current_run()

@@ -29,6 +29,6 @@ def to_seconds(duration: Duration) -> float:
 
 
 def until(duration: Duration) -> float:
-    """How long to wait, where a deadline that has passed means not at all: `sleep(deadline - now())`."""
+    """Return the seconds to wait. A negative duration means 0, as in `sleep(deadline - now())` after the deadline."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     return 0 if isinstance(seconds, int | float) and seconds < 0 else to_seconds(duration)

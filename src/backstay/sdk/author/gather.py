@@ -1,4 +1,4 @@
-"""`gather`: wait for several durable calls together. What a group is and does, see `group.py`."""
+"""`gather`: wait for several durable calls together. `group.py` says what a group is and does."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Settled = T | Exception
 
 
 class Gather:
-    """`gather(...)` waits for all; `gather.step(...)` describes the group.
+    """The type of `gather`: `gather(...)` waits for all members; `gather.step(...)` describes the group.
 
-    `limit` bounds how many are in flight. With `return_exceptions` a member that fails leaves its exception in its place,
-    and the others go on.
+    `limit` bounds how many members are open at a time. With `return_exceptions` the exception of a failed member takes the
+    place of its value, and the others go on.
     """
 
     @overload
@@ -301,4 +301,7 @@ class Gather:
 
 
 gather = Gather()
-"""Wait for several durable calls at the same time. The result has the shape of what was given; `limit=` bounds how many run."""
+"""Wait for several durable calls at the same time and return their values, as a tuple, list or dict like the arguments.
+
+The first failure is raised; with `return_exceptions=True` it takes the place of the value. `limit=` bounds how many run at a time.
+"""

@@ -1,11 +1,11 @@
-"""Waiting for several durable calls together.
+"""Groups: several durable calls that code waits for together.
 
-Each member of `gather` is one durable call (an activity, a child, a timer, or a nested `gather.step`); the run is woken once,
-when all have succeeded or one has failed. Work of several steps per member is for `spawn`.
+Each member of `gather` is one durable call (an activity, a child, a timer, or a nested `gather.step`). The run is woken once,
+when all have succeeded or one has failed. For several steps per member, use `spawn`.
 
-There may be any number of members. Those of a large group are asked for in *windows*, so that a run never has more open
-than it may: some at first, and more whenever half of the window has ended. How large the window was is in history, which is
-what a replay goes by.
+A group may have any number of members. Those of a large group are scheduled in *windows*, so that a run never has more steps
+open than its limits allow: one window at first, and more whenever half of it has ended. History records the size of the
+window, and a replay uses the recorded one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from backstay.sdk.replay import workflow_greenlet as greenlets
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet
 
-FEW = 100  # members that are asked for at once in any case
+FEW = 100  # members that are always scheduled at once, if the limits allow
 
 KINDS = {"activity": "activity", "child workflow": "child", "timer": "timer"}
 _PREFIXES = {
@@ -37,7 +37,7 @@ _PREFIXES = {
 
 
 class GroupLeaf:
-    """One durable call of a group. Behind a closure stands the greenlet that made it and will go on with its outcome."""
+    """One durable call of a group. `greenlet` is set if a closure made the call: it goes on there with the outcome."""
 
     def __init__(self, call: Call[Any], greenlet: WorkflowGreenlet | None, returned: list[Any]) -> None:
         self.call = call
@@ -45,7 +45,7 @@ class GroupLeaf:
         self.returned = returned
         self.step = 0
         self.outcome: Outcome | None = None
-        self.around: tuple[GroupNode, ...] = ()  # the groups it stands in, outermost first
+        self.around: tuple[GroupNode, ...] = ()  # the groups that contain it, outermost first
 
     @property
     def kind(self) -> str:
@@ -68,7 +68,7 @@ class GroupLeaf:
 
 
 class GroupNode:
-    """A group: its members, and how their values are put together."""
+    """A group: its members, and the function that combines their values."""
 
     window: int | None = None
     base = 0  # the first step of its leaves
@@ -91,7 +91,7 @@ class GroupNode:
         self.asked = 0
 
     def leaves(self, around: tuple[GroupNode, ...] = ()) -> Iterator[GroupLeaf]:
-        """All of them in order, told where they stand."""
+        """Yield all leaves in order, and set the groups around each."""
         around = (*around, self)
         for member in self.members:
             if isinstance(member, GroupNode):
@@ -109,7 +109,7 @@ class GroupNode:
         return self.shape([member.value(live_run) for member in self.members])
 
     def place(self, step: int) -> GroupEntry:
-        """The place of its next leaf, which takes this step."""
+        """Return the entry of the group's next leaf, which takes this step."""
         if not self.asked:
             self.base = step
         entry = GroupEntry(
@@ -134,7 +134,7 @@ def _settled(member: GroupLeaf | GroupNode, live_run: LiveRun) -> Any:
 
 
 def _window(root: GroupNode, leaves: list[GroupLeaf], limits: Limits) -> int | None:
-    """How many leaves may be open at a time; None if all of them fit."""
+    """Return how many leaves may be open at a time; None if all of them fit."""
     pending = {
         "activity": limits.pending_activity_count,
         "child": limits.pending_child_count,
@@ -142,18 +142,18 @@ def _window(root: GroupNode, leaves: list[GroupLeaf], limits: Limits) -> int | N
     }
     bounds = [limits.command_batch_size, *(pending[kind] for kind in {leaf.kind for leaf in leaves})]
     room = min((bound for bound in bounds if bound), default=len(leaves))
-    # Enough that those in flight are never short of others to follow them.
+    # Large enough that a bounded group always has further members ready when one ends.
     wanted = len(leaves) if root.limit is None else max(FEW, 4 * root.limit)
     if len(leaves) <= min(room, wanted):
         return None
-    return max(1, min(wanted, room // 2))  # half of the room is left to whatever else the run does
+    return max(1, min(wanted, room // 2))  # half of the limit is left for other steps of the run
 
 
 _ONE = "a closure in gather() makes one durable call and then only computes; for more steps use spawn()"
 
 
 class GroupPlan:
-    """Members given to `gather`, not yet looked at: closures are run when the group is."""
+    """The members given to `gather`. Closures among them are called when the group runs."""
 
     def __init__(self, members: list[Any], shape: Callable[[list[Any]], Any], limit: int | None, settles: bool) -> None:
         if limit is not None and limit < 1:
@@ -193,11 +193,11 @@ def _member(live_run: LiveRun, member: Any) -> GroupLeaf | GroupNode:
 def _grouped(call: Call[Any]) -> Call[Any]:
     if call.shape not in KINDS:
         raise TypeError(f"{call.describe()} cannot be a member of gather(); use spawn() for it")
-    return copy(call)  # the same step may be a member several times, each in its own place
+    return copy(call)  # one step may be a member several times, each with its own entry
 
 
 def _collect(live_run: LiveRun, closure: Callable[[], Any]) -> GroupLeaf:
-    """Run a closure on a greenlet of its own up to its durable call."""
+    """Run a closure on its own greenlet up to its durable call."""
     made: list[tuple[WorkflowGreenlet, Call[Any]]] = []
     returned: list[Any] = []
 
@@ -219,7 +219,7 @@ def _collect(live_run: LiveRun, closure: Callable[[], Any]) -> GroupLeaf:
 
 
 class GroupRun:
-    """A group on its way: who waits is told when all leaves have ended well enough, or one has failed."""
+    """A running group. It calls `done` when all leaves have ended, or when a failure ends the group."""
 
     def __init__(self, live_run: LiveRun, plan: GroupPlan, done: Callable[[], None]) -> None:
         self._live_run = live_run
@@ -239,7 +239,7 @@ class GroupRun:
         return path[0].parallel_group_window if path else None
 
     def _ask(self, most: int) -> None:
-        """Ask for as many more as may be open."""
+        """Schedule further leaves until `most` are open."""
         live_run = self._live_run
         while self._open < most and self.root.asked < len(self.leaves):
             leaf = self.leaves[self.root.asked]
@@ -254,7 +254,7 @@ class GroupRun:
     def _answered(self, leaf: GroupLeaf, outcome: Outcome) -> None:
         leaf.outcome = outcome
         if self.root.failed is not None:
-            return  # late siblings stay history
+            return  # the group has failed already; results of other members are only recorded
         self.left -= 1
         self._open -= 1
         if isinstance(outcome, Thrown):
@@ -263,12 +263,10 @@ class GroupRun:
         if self.over:
             self._done()
         elif window is not None and self._open <= window // 2 and self.root.asked < len(self.leaves):
-            self._live_run.wake_job(
-                partial(self._ask, window)
-            )  # on a greenlet, which can be parked if history has other steps
+            self._live_run.wake_job(partial(self._ask, window))  # on a greenlet, because replay may block in it
 
     def _fail(self, leaf: GroupLeaf) -> None:
-        """A failure goes outwards, up to a group that takes it for a result."""
+        """Fail the groups around a leaf, from the inside, up to one with `return_exceptions`."""
         for node in reversed(leaf.around):
             if node.settles:
                 return
@@ -276,7 +274,7 @@ class GroupRun:
                 node.failed = self._first_failure(leaf) if node is self.root else leaf
 
     def _first_failure(self, leaf: GroupLeaf) -> GroupLeaf:
-        """Of failures that were recorded at the same moment, the one that stands first."""
+        """Return the leaf with the lowest step among the failures that were recorded at the same moment."""
         by_step = {other.step: other for other in self.leaves if other.step}
         for step, outcome in self._live_run.simultaneous():
             other = by_step.get(step)
@@ -294,7 +292,7 @@ class GroupRun:
         return self.root.value(self._live_run)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the open calls: the code does not wait for the group any more."""
         for leaf in self.leaves:
             if leaf.step and leaf.outcome is None:
                 self._live_run.drop(leaf.step)
@@ -302,7 +300,7 @@ class GroupRun:
 
 
 class GroupStep(Composite):
-    """A described group: a member of another, or awaited in `async def` code."""
+    """A described group, to be a member of another group or awaited."""
 
     __slots__ = ("plan",)
 
@@ -321,7 +319,7 @@ class GroupStep(Composite):
 
 
 def plan(steps: tuple[Any, ...], limit: int | None, settles: bool) -> GroupPlan:
-    """Members as `gather` takes them: one by one, or as one list, dict or generator."""
+    """Return the plan of a group from the arguments of `gather`: several members, or one list, dict or generator of them."""
     if len(steps) == 1 and not callable(steps[0]):
         given = steps[0]
         if isinstance(given, Mapping):

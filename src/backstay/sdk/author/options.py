@@ -1,6 +1,6 @@
-"""What authors and callers may give as an option: one table, and one look at it, when the option is given.
+"""The table of option types. Options of authors and callers are checked against it once, when they are given.
 
-Nobody looks again later. A value of another type would be written as it is, and could not be read back from the disk.
+Later code trusts them. A value of a wrong type would be stored, and could not be read back.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Kind(NamedTuple):
 
 
 def check(given: Mapping[str, Any], known: Any, what: str = "option", error: type[TypeError] = TypeError) -> None:
-    """Refuse options that `known`, a TypedDict, does not have, and values that are not what the table says."""
+    """Raise for options that the TypedDict `known` does not have, and for values of a wrong type."""
     unknown = set(given) - set(known.__annotations__)
     if unknown:
         names = ", ".join(sorted(known.__annotations__))
@@ -30,7 +30,7 @@ def check(given: Mapping[str, Any], known: Any, what: str = "option", error: typ
 
 
 def expect(name: str, value: Any, error: type[TypeError] = TypeError) -> None:
-    """Refuse a value that is not what the table says of this option."""
+    """Raise if the value of an option does not have the type that the table says."""
     kind = EXPECTED.get(name)
     if kind is None:
         return
@@ -45,14 +45,14 @@ def expect(name: str, value: Any, error: type[TypeError] = TypeError) -> None:
 
 
 def listed(name: str, given: Any) -> Iterable[Any]:
-    """One thing where several are taken is a slip that would otherwise show far from here."""
+    """Return the items of an option that takes several. Raises if a single thing, such as a text, was given."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"{name} takes several: write {name}=[{given!r}]")
     return given  # pyright: ignore[reportUnknownVariableType]
 
 
 def served(queues: Any) -> list[str]:
-    """The queues that a worker takes tasks of, each once."""
+    """Return the task queues that a worker polls, each once."""
     several = list(dict.fromkeys(listed("queues", queues)))
     for queue in several:
         if not isinstance(queue, str):

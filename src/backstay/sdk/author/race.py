@@ -1,7 +1,7 @@
-"""Waiting for the first of several durable calls; the others are given up.
+"""`race`: wait for the first of several durable calls; the others are cancelled.
 
-Activities, children and timers race as a *selection*: the engine records who has won, in the commit that ended the winner.
-Where waits for signals or conditions take part, code finds that out itself, and each contender is a step like any other.
+Activities, children and timers race as a *selection*: the engine records the winner in the commit that ends it. If waits for
+signals or conditions take part, the code itself finds the winner, and each contender is an ordinary step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Thunk = Callable[[], T]
 
 
 class Contest:
-    """Calls of which the first to end counts; the others are given up."""
+    """A running race: the first call to end wins, and the others are cancelled."""
 
     def __init__(self, live_run: LiveRun, calls: list[Call[Any]], done: Callable[[], None]) -> None:
         self._live_run = live_run
@@ -51,7 +51,7 @@ class Contest:
         return self.winner is not None
 
     def cancel(self) -> None:
-        """Nobody waits any more for those that have not won."""
+        """Cancel all calls but the winner."""
         for place, step in list(self._steps.items()):
             if place != self.winner:
                 del self._steps[place]
@@ -65,14 +65,14 @@ class Contest:
 
 
 def _selection(calls: list[Call[Any]], base: int) -> list[Call[Any]]:
-    """The calls with their places in a selection whose first step is `base`; as they are if they cannot be one."""
+    """Return the calls with their places in a selection whose first step is `base`, or unchanged if they cannot form one."""
     size = len(calls)
     if size < 2 or any(call.shape not in KINDS for call in calls):
         return calls
     kinds = [KINDS[call.shape] for call in calls]
     placed: list[Call[Any]] = []
     for place, (call, kind) in enumerate(zip(calls, kinds, strict=True)):
-        call = copy(call)  # the same step may be a contender several times, each in its own place
+        call = copy(call)  # one step may be a contender several times, each with its own place
         call.group = [
             GroupEntry(
                 parallel_group_id=f"select-calls:{base}:{size}",
@@ -118,7 +118,7 @@ def _contender(step: Any) -> Call[Any]:
 
 
 class Race:
-    """`race(a, b)` gives (0, value of a) or (1, value of b), whichever ends first; the others are cancelled."""
+    """The type of `race`: `race(a, b)` returns (0, value of a) or (1, value of b); `race.step(a, b)` describes the race."""
 
     @overload
     def __call__(self, a: Thunk[A], b: Thunk[B], /) -> tuple[Literal[0], A] | tuple[Literal[1], B]: ...
@@ -150,4 +150,7 @@ def _contenders(steps: tuple[Any, ...]) -> list[Any]:
 
 
 race = Race()
-"""Wait for the first of several durable calls: `race(a, b)` returns `(0, value)` or `(1, value)`. The others are cancelled."""
+"""Wait for the first of several durable calls: `race(a, b)` returns `(0, value)` or `(1, value)`. The others are cancelled.
+
+If the first call to end failed, its exception is raised.
+"""

@@ -1,11 +1,12 @@
-"""Saga: register how to undo each thing that was done; when the block fails, undo them in reverse.
+"""Saga: register a compensation for each completed step; when the block fails, they run in reverse order.
 
     with Saga() as saga:
         receipt = charge(order)
         saga.undo(refund, receipt)
 
-A cancel request that comes while a step runs in the block is met when that has ended: if it was done all the same, its `undo` is
-still registered. Compensations run shielded from cancellation. Giving up live code and continuing as new are no failures: nothing is undone.
+A cancel request that arrives while a step runs in the block is raised after the step has ended: if the step completed, its
+`undo` is still registered. Compensations run shielded from cancellation. Dropping live code and continuing as new are not
+failures, so nothing is undone.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ P = ParamSpec("P")
 
 
 class Saga:
-    """A block that undoes what it did, in reverse order, when it fails or is cancelled.
+    """A block that undoes its completed steps, in reverse order, when it fails or is cancelled.
 
-    After each step that has to be undone, `saga.undo(activity, ...)` registers how.
+    Call `saga.undo(activity, ...)` after each step that may have to be undone. If a compensation fails, the others still run,
+    and `CompensationFailed` is raised.
     """
 
     def __init__(self) -> None:
@@ -37,7 +39,7 @@ class Saga:
     @overload
     def undo(self, fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     def undo(self, fn: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Register the call that undoes what was just done."""
+        """Register the call that undoes the step that just completed."""
         step: Any = fn
         self._undo.append(step if isinstance(fn, Step) else lambda: step(*args, **kwargs))
 

@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Branch(Generic[R]):
-    """A branch of this run, until it has ended and beyond: what `spawn` returns."""
+    """A concurrent branch of this run, as `spawn` returns it."""
 
     def __init__(self, live_run: LiveRun, call: Callable[[], R]) -> None:
         self._live_run = live_run
@@ -29,7 +29,7 @@ class Branch(Generic[R]):
         self._waiting: list[WorkflowGreenlet] = []
 
     def join(self) -> R:
-        """Wait for this branch; its exception is raised here."""
+        """Wait for this branch and return its value, or raise its exception."""
         self._live_run.branches.pop(self, None)
         if not self._done:
             greenlet = current_greenlet()
@@ -68,7 +68,10 @@ class Branch(Generic[R]):
 
 
 def spawn(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Branch[R]:
-    """Run a function as a concurrent branch of this workflow; it may make any number of durable calls."""
+    """Run a function as a concurrent branch of this workflow. It may make any number of durable calls.
+
+    Wait for it with `.join()`. If a branch fails and is not joined, the run fails when the workflow returns.
+    """
     live_run = required_run("spawn()")
     branch = Branch[R](live_run, lambda: fn(*args, **kwargs))
     live_run.branches[branch] = None

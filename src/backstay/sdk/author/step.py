@@ -1,6 +1,7 @@
-"""A Step: one durable call, described and not yet made. Run it in `def`, await it in `async def`, or hand it on.
+"""A Step: one durable call, described and not yet made. Run it in `def`, await it in `async def`, or pass it on.
 
-It is a coroutine for type checkers and for `asyncio.TaskGroup.create_task`, and a plain callable for closures' sake.
+It is a coroutine for type checkers and for `asyncio.TaskGroup.create_task`. It is also callable, so that it can stand where a
+closure is expected.
 """
 
 from __future__ import annotations
@@ -23,38 +24,38 @@ T = TypeVar("T")
 
 
 class Call(Operation, Generic[T]):
-    """What kind of durable call a step makes, and how its outcome becomes a value."""
+    """A kind of durable call: the command it makes, and how its outcome becomes a value."""
 
     name: str
     hears = False
-    group: list[GroupEntry] = []  # where it stands if it is waited for together with others
+    group: list[GroupEntry] = []  # its places in the groups that it is a member of
 
     def check(self, live_run: LiveRun) -> None:
-        """Refuse a call that could never be answered, before it takes a step."""
+        """Raise, before the call takes a step, if it could never be answered."""
 
     def asked(self, live_run: LiveRun, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
-        """The step is taken: listen for what answers it, or give what is there already."""
+        """Register for the answer after the step was taken, or return the answer if it is there already."""
         return None
 
     def differs(self, event: Any) -> str | None:
-        """What of the recorded call is not what the code asks for now."""
+        """Return how the recorded call differs from that of the code, if it does."""
         if topology(getattr(event, "parallel_group_path", self.group)) == topology(self.group):
             return None
         return "it stands elsewhere among the calls it is waited for with"
 
     @abstractmethod
     def finish(self, live_run: LiveRun, outcome: Outcome) -> T:
-        """The author's value, or the author's exception."""
+        """Return the value of an outcome, or raise its exception."""
 
     def cancel(self, live_run: LiveRun, step: int) -> None:
-        """Nobody waits for this call any more."""
+        """Cancel the call: the code does not wait for it any more."""
 
     def spared(self, live_run: LiveRun, step: int) -> bool:
-        """A cancel request reaches the code that waits for this call. True: it is told to end, and its last word waited for."""
+        """Handle a cancel request while code waits for this call. True: the call is told to end, and its end is waited for."""
         return False
 
     def outside(self) -> T:
-        """The same call outside a workflow."""
+        """Make the call outside a workflow, as a plain function."""
         raise NotInWorkflow(self.name)
 
 
@@ -66,14 +67,14 @@ class Step(Coroutine[Any, Any, T_co]):
 
     __slots__ = ("_call", "_coroutine")
 
-    composite: ClassVar[bool] = False  # stands for several calls
+    composite: ClassVar[bool] = False  # whether it makes several calls
 
     def __init__(self, call: Call[T_co]) -> None:
         self._call = call
         self._coroutine: Coroutine[Any, Any, T_co] | None = None
 
     def run(self) -> T_co:
-        """Make the call here and wait for it."""
+        """Make the call and wait for its value; raises its exception."""
         greenlet = current_greenlet()
         live_run = None if greenlet is None else greenlet.live_run
         if greenlet is None or live_run is None:
@@ -107,7 +108,7 @@ class Step(Coroutine[Any, Any, T_co]):
                 live_run.drop(step)
                 call.cancel(live_run, step)
                 raise
-            future = asyncio.get_running_loop().create_future()  # the one before went with the cancellation
+            future = asyncio.get_running_loop().create_future()  # the cancellation has ended the first one
             outcome = await last_word(live_run, future)
         return call.finish(live_run, outcome)
 

@@ -1,4 +1,4 @@
-"""Sleeping. `sleep("3d")` suspends the run; only the durable timer's firing resumes it."""
+"""`sleep`: a durable timer. The run is suspended until the timer fires, whatever happens to the process meanwhile."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TimerCall(Call[None]):
 
 
 class Sleep:
-    """`sleep(d)` waits; `sleep.step(d)` describes the wait."""
+    """The type of `sleep`: `sleep(d)` waits; `sleep.step(d)` describes the wait."""
 
     def __call__(self, duration: Duration, /) -> None:
         Step(TimerCall(until(duration))).run()
@@ -42,4 +42,7 @@ class Sleep:
 
 
 sleep = Sleep()
-"""Wait durably: `sleep("3d")`. `sleep.step(...)` describes the wait without beginning it."""
+"""Wait durably: `sleep("3d")`. `sleep.step(...)` describes the wait without starting it.
+
+Durations are seconds, texts like "90s", "5m", "2h", "3d", "1w", or a `timedelta`.
+"""

@@ -1,6 +1,6 @@
-"""Waiting for others: `wait(lambda: self.by)` until something holds, `wait(approved)` for the next signal of a channel.
+"""`wait`: `wait(lambda: self.by)` waits until a condition holds, `wait(approved)` for the next signal of a channel.
 
-With a timeout the first answers False and the second None when the time is over.
+When a timeout expires, the first returns False and the second None.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ConditionCall(Call[bool]):
         return None
 
     def differs(self, event: Any) -> str | None:
-        """What of a recorded wait is not what the code has now."""
+        """Return how the recorded wait differs from that of the code, if it does."""
         if event.condition_key != self.key:
             return f"its key was {event.condition_key!r} and is {self.key!r}"
         recorded, current = event.condition_definition_fingerprint, self.fingerprint
@@ -112,7 +112,7 @@ class SignalCall(Call[Any]):
         try:
             return typed(outcome.value, self.signal.type)
         except Exception as error:
-            # As with a handler: the run is not to blame for what it was told, and its code could only guess.
+            # As in a handler: the sender is to blame, not the run, so the task fails and the run stays open.
             type_ = getattr(self.signal.type, "__qualname__", self.signal.type)
             block = Block(
                 message=f"the value of signal {self.signal.name!r} cannot be read as {type_}: {error}",
@@ -129,7 +129,7 @@ class SignalCall(Call[Any]):
         live_run.emit(CancelSignalWait(step=step))
 
     def check(self, live_run: LiveRun) -> None:
-        """A signal that was not declared could never arrive."""
+        """Refuse a wait for a signal that the workflow does not declare: it could never arrive."""
         handlers = handlers_of(live_run)
         name = self.signal.name
         if name in handlers.signals:
@@ -142,7 +142,7 @@ class SignalCall(Call[Any]):
 
 
 class Wait:
-    """`wait(...)` waits; `wait.step(...)` describes the wait."""
+    """The type of `wait`: `wait(...)` waits; `wait.step(...)` describes the wait."""
 
     @overload
     def __call__(
@@ -185,4 +185,8 @@ def _call(what: Any, key: str | None, timeout: Duration | None) -> Call[Any]:
 
 
 wait = Wait()
-"""Wait for a condition (`wait(lambda: self.paid)`) or for the next value of a channel (`wait(letters)`), with a `timeout`."""
+"""Wait for a condition (`wait(lambda: self.paid)`) or for the next value of a channel (`wait(letters)`).
+
+When `timeout` expires, a condition gives False and a channel None; otherwise True and the value. `key` is recorded as
+the condition's name.
+"""

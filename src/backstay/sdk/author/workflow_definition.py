@@ -1,7 +1,7 @@
 """The definition of a workflow: what a client needs to start it, and how a worker runs its entry from beginning to end.
 
-`main` is the first job of a live run. It unpacks the arguments, calls the entry, and turns whatever comes of it (a value, an
-exception, a request to continue as new) into the one command that closes the run.
+`main` is the first job of a live run. It decodes the arguments, calls the entry, and turns the result (a value, an exception,
+a request to continue as new) into the one command that closes the run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from backstay.sdk.worker.failure_log import workflow_failed
 
 
 class WorkflowDefinition:
-    """One workflow as its decorator described it. Everything that is derived from its source is computed when first needed."""
+    """A workflow as its decorator declared it. What is derived from its source is computed when first needed."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class WorkflowDefinition:
         self.target = target
         self.entry = entry
         self.type: str = type or target.__name__
-        self.named = type is not None  # a name of its own, which a type map may not contradict
+        self.named = type is not None  # the author gave the type; a type map may not contradict it
         self.queue = queue
         self.unchecked = unchecked
         self.is_class = is_class
@@ -65,11 +65,11 @@ class WorkflowDefinition:
 
     @cached_property
     def handlers(self) -> Handlers:
-        """What others may say to it; names that its source waits for need no other declaration."""
+        """Its handlers and channels. Signals that its source waits for by name are declared by that."""
         from backstay.sdk.author.wait import Wait, wait
         from backstay.sdk.replay.source import waited_signals
 
-        # `wait.step` is found as the method it is, `aio.wait` as the same one bound.
+        # `wait.step` is found as a method, `aio.wait` as the same method bound.
         for channel in waited_signals(self.target, (wait, Wait.step, wait.step), Signal):
             self._handlers.channel(channel)
         return self._handlers
@@ -86,7 +86,7 @@ class WorkflowDefinition:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """What a start records of this definition."""
+        """The part of the definition that `WorkflowStarted` records."""
         from backstay.sdk.replay.source import change_ids
 
         handlers = self.handlers
@@ -108,7 +108,7 @@ class WorkflowDefinition:
 
     @property
     def modules(self) -> Iterable[Namespace]:
-        """The globals of the modules that its code stands in: of a class also that of its own, where `handle` is inherited."""
+        """The globals of the modules that define it: that of the entry, and that of the class if `handle` is inherited."""
         members = cast(dict[str, Any], vars(self.target)) if self.is_class else {}
         home = self.target.__module__
         own = [member for member in members.values() if getattr(member, "__module__", None) == home]
@@ -119,7 +119,7 @@ class WorkflowDefinition:
         return f"{self.target.__module__}:{self.target.__qualname__}"
 
     def main(self, live_run: LiveRun, started: WorkflowStarted) -> None:
-        """The first job of a live run: run the entry from its arguments to its end."""
+        """Run the entry from its arguments to its end, as the first job of a live run."""
         try:
             args, kwargs = self.signature.unpack(started.arguments) if started.arguments is not None else ([], {})
         except PayloadError as error:
@@ -163,7 +163,7 @@ class WorkflowDefinition:
             raise
         except KeyboardInterrupt as error:
             _keep_running(live_run, error)
-            raise Evicted from None  # as itself it would leave the run's event loop, and end the one below it
+            raise Evicted from None  # a CancelledError would leave the run's event loop and end the loop below it
 
     def _start_async(self, live_run: LiveRun, args: list[Any], kwargs: dict[str, Any]) -> None:
         loop = WorkflowLoop(live_run)
@@ -191,7 +191,9 @@ class WorkflowDefinition:
         except KeyboardInterrupt as error:
             _keep_running(live_run, error)
         except NonDeterminismError as error:
-            live_run.park(Block(message=str(error), type=type(error).__name__))  # the code's fault, not the run's
+            live_run.park(
+                Block(message=str(error), type=type(error).__name__)
+            )  # a bug of the code: the task fails, and the run stays open
         except BaseException as error:
             live_run.fatal = error
             live_run.closing = _failed(live_run, error)
@@ -205,12 +207,12 @@ class WorkflowDefinition:
 
 
 def _awaited_a_value(error: TypeError) -> bool:
-    """Whether this is what Python says of `await 3`, before and since 3.14."""
+    """Return whether this is the error of `await 3`, in the wording before or since Python 3.14."""
     return str(error).endswith(("can't be used in 'await' expression", "can't be awaited"))
 
 
 def _keep_running(live_run: LiveRun, error: BaseException) -> None:
-    """Code has raised what ends a process, or a thread: it fails its task instead."""
+    """Fail the task if the code raised an exception that would end the process or the thread."""
     if for_the_process(error):
         raise error  # the code runs again after a restart
     kind = type(error).__name__

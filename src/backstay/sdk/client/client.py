@@ -1,4 +1,4 @@
-"""The client: start workflows, wait for their results, look at them. Async; `sync.py` offers the same without `await`.
+"""The async client: start workflows, wait for their results, list and describe them. `sync.py` is the same without `await`.
 
 It reaches an engine in this process (`AsyncBackstay`) or a server by its address (`AsyncClient("http://...")`).
 
@@ -50,19 +50,24 @@ Coro = Coroutine[Any, Any, T]
 
 
 UPDATE_PATIENCE = 60.0
-"""Seconds that `update()` waits for the end of an update, unless told otherwise."""
+"""Seconds that `update()` waits for an update, unless `update_timeout` says otherwise."""
 
 
 class StartOptions(TypedDict, total=False):
-    """What a start can say beside the workflow's own arguments."""
+    """Options of a start, beside the workflow's own arguments.
+
+    `existing` says what to do if the id is taken. `timeout` bounds the whole workflow, `run_timeout` each run. A start that is
+    repeated with the same `request_id` returns what it returned the first time. `update_timeout` is how long `update()` waits;
+    None means without limit.
+    """
 
     queue: str
     business_key: str
     labels: Mapping[str, str]
     memo: Mapping[str, Any]
     search: Mapping[str, Any]
-    timeout: Duration  # of the whole chain of runs
-    run_timeout: Duration  # of each run
+    timeout: Duration
+    run_timeout: Duration
     existing: DuplicatePolicy
     priority: int
     fairness_key: str
@@ -70,11 +75,11 @@ class StartOptions(TypedDict, total=False):
     compatibility: str
     connection: str
     request_id: str
-    update_timeout: Duration | None  # how long `update()` waits; None: for ever
+    update_timeout: Duration | None
 
 
 def connected(url: str, token: str | None, namespace: str) -> Transport:
-    """The transport to a server. HTTP is loaded when it is first needed."""
+    """Return the transport to a server. The HTTP modules are imported when first needed."""
     from backstay.sdk.remote.transport import Access, HttpTransport
 
     return HttpTransport(Access(url, token, namespace))
@@ -100,10 +105,10 @@ class AsyncClient:
         namespace: str = "default",
         exceptions: Exceptions | Iterable[type[Exception]] = (),
     ) -> None:
-        """`server`: its address, like "http://127.0.0.1:8080".
+        """`server`: its address, like "http://127.0.0.1:8080". `token`: a bearer token with the role *operator*.
 
-        `exceptions`: classes that the errors of workflows are restored to, beside those of Python, of Backstay and of the
-        modules of the workflows it is used with.
+        `exceptions`: exception classes that errors of workflows are restored to, beside those of Python, of Backstay and of
+        the modules that define the workflows. Raises `ValueError` for a wrong address or namespace.
         """
         expect("namespace", namespace)
         if "/" in namespace:
@@ -112,10 +117,12 @@ class AsyncClient:
         self.namespace = namespace
         self.exceptions = exceptions if isinstance(exceptions, Exceptions) else _known(exceptions)
         self._options: StartOptions = {}
-        self._redefined: Callable[[Any, WorkflowDefinition], None] | None = None  # told of what is started
+        self._redefined: Callable[[Any, WorkflowDefinition], None] | None = (
+            None  # called with each workflow that is started
+        )
 
     def options(self, **options: Unpack[StartOptions]) -> AsyncClient:
-        """The same client with other options for the starts that follow."""
+        """Return the same client with these options for the starts and commands that follow."""
         check(options, StartOptions)
         changed = AsyncClient(self._transport, namespace=self.namespace, exceptions=self.exceptions)
         changed._options = {**self._options, **options}
@@ -142,18 +149,18 @@ class AsyncClient:
 
     @property
     def schedules(self) -> AsyncSchedules:
-        """Workflows that are started by the clock."""
+        """The schedules of this client's namespace."""
         return AsyncSchedules(self)
 
     @property
     def update_seconds(self) -> float | None:
-        """How long a caller waits for the end of an update; set with `options()`."""
+        """Seconds that `update()` waits; set with `options()`."""
         timeout = self._options.get("update_timeout", UPDATE_PATIENCE)
         return None if timeout is None else to_seconds(timeout)
 
     @property
     def request_id(self) -> str | None:
-        """Makes a command that is sent again return what it returned the first time; set with `options()`."""
+        """The request id of commands, which makes them idempotent; set with `options()`."""
         return self._options.get("request_id")
 
     @overload
@@ -171,9 +178,10 @@ class AsyncClient:
     @overload
     async def start(self, workflow: str, id: str | None, /, *args: Any) -> AsyncHandle[Any]: ...
     async def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncHandle[Any]:
-        """Start a workflow durably. When this returns, it is on disk. Without an id one is made.
+        """Start a workflow and return its handle. When this returns, the start is on disk.
 
-        A workflow whose code is not here is named by its type.
+        `id` is the workflow id; None makes a new one. A workflow whose code is in another process is named by its type. Raises
+        `WorkflowAlreadyStarted` if the id is taken, unless `options(existing=...)` says otherwise.
         """
         definition = self._definition(workflow)
         started = await self.call(self._start_request(definition, id, args, kwargs))
@@ -192,7 +200,7 @@ class AsyncClient:
     @overload
     async def execute(self, workflow: str, id: str | None, /, *args: Any) -> Any: ...
     async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
-        """Start a workflow and wait for its result."""
+        """Start a workflow, wait for its end and return its result. Raises like `start` and `Handle.result`."""
         definition = self._definition(workflow)
         ended = await self.call(ask.RunWorkflow(start=self._start_request(definition, id, args, kwargs)))
         return self.outcome(ended, definition)
@@ -200,19 +208,19 @@ class AsyncClient:
     async def start_activity(
         self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncHandle[R]:
-        """Start an activity durably, as a job of its own: no workflow is needed to try it until it is done."""
+        """Start an activity as a job of its own, with its retries and timeouts but without a workflow."""
         started = await self.call(self._activity_request(activity, id, args, kwargs))
         return AsyncHandle(self, started.workflow_id, started.run_id, activity)
 
     async def execute_activity(
         self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Start an activity as a job of its own and wait for its result."""
+        """Start an activity as a job of its own, wait for its end and return its result."""
         ended = await self.call(ask.RunWorkflow(start=self._activity_request(activity, id, args, kwargs)))
         return self.outcome(ended, activity)
 
     async def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
-        """Make an id known before its run exists. False: it was known already."""
+        """Reserve a workflow id before its first run. Returns False if the id exists already."""
         definition = definition_of(workflow)
         expect("id", id)
         reply = await self.call(
@@ -231,7 +239,10 @@ class AsyncClient:
     @overload
     def handle(self, workflow: None, id: str, /) -> AsyncHandle[Any]: ...
     def handle(self, workflow: Any, id: str, /) -> AsyncHandle[Any]:
-        """A workflow, or a standalone activity, that was started earlier, here or elsewhere."""
+        """Return the handle of a workflow or standalone activity by its id, wherever it was started.
+
+        The workflow gives the type of the result; None stands for an unknown one.
+        """
         known: Any = workflow
         if not (workflow is None or isinstance(workflow, ActivityDefinition)):
             known = definition_of(workflow)
@@ -248,7 +259,7 @@ class AsyncClient:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> AsyncHandle[Any]:
-        """Signal a workflow, starting it first if it does not run; `start` are the arguments of its entry."""
+        """Send a signal to a workflow, and start the workflow first if it is not running. `start`: the arguments of its entry."""
         definition = self._definition(workflow)
         name, arguments, named = packed(signal, args, kwargs)
         if named:
@@ -265,7 +276,10 @@ class AsyncClient:
         return AsyncHandle(self, id, done.signalled.run_id, definition)
 
     async def describe(self, id: str) -> ask.Description:
-        """Where a workflow stands: its status, its run, what it waits for, its tasks and failures."""
+        """Return the state of a workflow: status, current run, what it waits for, tasks, failures.
+
+        Raises `WorkflowNotFound` if there is none.
+        """
         found = await self.call(ask.DescribeWorkflow(workflow_id=id, namespace=self.namespace))
         if not found.blocked or found.run is None:
             return found
@@ -283,7 +297,10 @@ class AsyncClient:
         before: int | None = None,
         limit: int = 100,
     ) -> list[RunRow]:
-        """Runs, newest first. For the next page pass the last row's `key` as `before`."""
+        """List runs, newest first. For the next page pass the last row's `key` as `before`.
+
+        The other arguments are filters; `status="open"` stands for all runs that have not ended.
+        """
         if status is not None:
             expect("status", status)
         return await self.call(
@@ -303,11 +320,11 @@ class AsyncClient:
         )
 
     async def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
-        """The events of a run, of the current one unless `run_id` names another, from the one after `after` on."""
+        """Return the events of the current run, or of the run `run_id`, after the event number `after`."""
         return await self.call(ask.GetHistory(workflow_id=id, namespace=self.namespace, run_id=run_id, after=after))
 
     async def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
-        """A run with everything that is known of it, and a checksum over that: JSON to keep, send and verify."""
+        """Return the current run, or the run `run_id`, as JSON with a checksum, to keep, send and verify."""
         return json.loads(await self.call(ask.ExportHistory(workflow_id=id, namespace=self.namespace, run_id=run_id)))
 
     def _definition(self, workflow: Any) -> WorkflowDefinition | NamedWorkflow:
@@ -326,7 +343,7 @@ class AsyncClient:
             raise error_of(refusal.reason, refusal.message, **refusal.fields) from None
 
     def outcome(self, ended: ask.Result, definition: Known) -> Any:
-        """The value a run returned, or the error it ended with."""
+        """Return the value of a run, or raise the error that it ended with."""
         entry = ended.event
         if ended.status is None or entry is None:
             raise TimeoutError(f"workflow {ended.workflow_id!r} has not ended yet; wait again with handle.result()")
@@ -360,7 +377,7 @@ class AsyncClient:
                 )
 
     def restored(self, failure: Failure, definition: Known) -> Exception:
-        """The exception of a failure. What the module of the workflow's code can name is known here, too."""
+        """Return the exception of a failure. Classes in the modules that define the workflow are known."""
         if definition is not None:
             for module in definition.modules:
                 self.exceptions.include(module)
@@ -388,7 +405,7 @@ class AsyncClient:
         self, definition: WorkflowDefinition | NamedWorkflow, id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> ask.StartWorkflow:
         if id is not None and not isinstance(id, str):
-            raise _no_id(id)  # before the arguments are looked at: forgotten, the first of them is taken for it
+            raise _no_id(id)  # checked first: if the id was forgotten, the first argument stands in its place
         if kwargs and isinstance(definition, NamedWorkflow):
             raise TypeError(f"{definition.type!r} is given by its type, so its arguments are given by position")
         arguments = definition.signature.pack_fitting(args, kwargs)

@@ -1,4 +1,4 @@
-"""A handle on a workflow instance: its result, and everything one can say to it while it runs."""
+"""A handle on a workflow: its result, and the messages that clients send to it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def error_of(reason: str, message: str, **fields: Any) -> errors.RequestRefused:
 
 
 def accept(command: CommandReply) -> CommandReply:
-    """An accepted command, or the error its durable rejection stands for."""
+    """Return a command that was accepted; raise the error of one that was rejected."""
     if command.accepted:
         return command
     raise error_of(
@@ -62,7 +62,7 @@ def accept(command: CommandReply) -> CommandReply:
 def packed(
     member: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, bytes | None, dict[str, Any] | None]:
-    """(public name, encoded arguments, arguments to be put in order by the contract)."""
+    """Return the public name of a handler, the encoded arguments, and arguments by name for a contract to order."""
     match member:
         case HandlerMethod(name=name, signature=signature):
             return name, signature.pack(args, kwargs), None
@@ -79,11 +79,11 @@ def packed(
 
 
 Known: TypeAlias = "WorkflowDefinition | NamedWorkflow | ActivityDefinition[Any, Any] | None"
-"""The code that a handle is about, where its caller has named it."""
+"""The code of a handle's workflow, if the caller named it."""
 
 
 class AsyncUpdateHandle(Generic[R]):
-    """An update that was accepted. Its end can be waited for, here or after a restart."""
+    """An accepted update of a workflow. Its result can be waited for here, or in another process by its id."""
 
     def __init__(self, client: AsyncClient, workflow_id: str, id: str, returns: Any, definition: Known = None) -> None:
         self._client = client
@@ -93,7 +93,10 @@ class AsyncUpdateHandle(Generic[R]):
         self.id = id
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the end of the update and return its answer. `UpdateTimeout` after `timeout`."""
+        """Wait for the update and return its result.
+
+        Raises `UpdateFailed` if the handler raised, and `UpdateTimeout` when `timeout` expires; the update goes on.
+        """
         status = await self._client.call(
             tell.GetUpdate(
                 workflow_id=self.workflow_id,
@@ -109,7 +112,7 @@ class AsyncUpdateHandle(Generic[R]):
 
 
 def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any, definition: Known) -> Any:
-    """What an update returned, or the error it ended with."""
+    """Return the result of an update, or raise the error that it ended with."""
     if status.event is None:
         raise errors.UpdateTimeout(
             f"update {status.update_name!r} of workflow {status.workflow_id!r} was accepted and has not ended yet; it goes on."
@@ -130,7 +133,10 @@ def answer(client: AsyncClient, status: tell.UpdateStatus, returns: Any, definit
 
 
 class AsyncHandle(Generic[R]):
-    """One workflow by its id: wait for its result, send it messages, stop it, look at it. Also one standalone activity."""
+    """One workflow, or one standalone activity, by its id: wait for its result, send it messages, stop it, describe it.
+
+    A command is refused with `WorkflowNotFound` if there is no such workflow, and with `WorkflowNotRunning` if it has ended.
+    """
 
     def __init__(
         self,
@@ -141,20 +147,27 @@ class AsyncHandle(Generic[R]):
     ) -> None:
         self._client = client
         self._definition = definition
-        self._only: str | None = None  # the one run this is about
+        self._only: str | None = None  # the run that this handle is bound to
         self.id = id
         self.run_id = run_id
 
     def of_run(self, run_id: str) -> AsyncHandle[R]:
-        """The same workflow, but this run of it: queries, streams and history are of that run, also when it has ended, and a command
-        is rejected if it is not the current one. The result is still that of the workflow."""
+        """Return a handle of one run of this workflow.
+
+        Its queries, streams and history are those of the run, also after its end. A command is rejected if the run is not
+        the current one. `result()` is still that of the workflow.
+        """
         expect("run_id", run_id)
         chosen = AsyncHandle[R](self._client, self.id, run_id, self._definition)
         chosen._only = run_id
         return chosen
 
     async def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the end and return the result. Runs that continue as new are followed."""
+        """Wait for the end of the workflow and return its result. Runs that continue as new are followed.
+
+        Raises `WorkflowFailed`, `WorkflowTimedOut` or `WorkflowStopped` if it did not complete, and `TimeoutError` when
+        `timeout` expires.
+        """
         wait = None if timeout is None else to_seconds(timeout)
         ended = await self._client.call(
             ask.AwaitResult(workflow_id=self.id, namespace=self._client.namespace, wait_seconds=wait)
@@ -168,7 +181,7 @@ class AsyncHandle(Generic[R]):
     @overload
     async def signal(self, signal: str, /, *args: Any, **kwargs: Any) -> None: ...
     async def signal(self, signal: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Tell the run something. When this returns, it is on disk; the code gets to it in order."""
+        """Send a signal. When this returns, the signal is on disk. The workflow gets its signals in order."""
         self._own(signal)
         name, arguments, named = packed(signal, args, kwargs)
         accept(
@@ -182,7 +195,7 @@ class AsyncHandle(Generic[R]):
     @overload
     async def query(self, query: str, /, *args: Any, **kwargs: Any) -> Any: ...
     async def query(self, query: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Look at the state of the run, also of one that has ended. Nothing is changed or recorded."""
+        """Run a query handler and return its result, also of a run that has ended. Nothing is changed or recorded."""
         self._own(query)
         name, arguments, named = packed(query, args, kwargs)
         found = await self._client.call(
@@ -203,9 +216,10 @@ class AsyncHandle(Generic[R]):
     @overload
     async def update(self, update: str, /, *args: Any, **kwargs: Any) -> Any: ...
     async def update(self, update: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Change something in the run and wait for what the handler returns.
+        """Send an update and return the result of its handler.
 
-        After a minute, or as long as `client.options(update_timeout=...)` says, `UpdateTimeout` is raised: the update goes on.
+        Raises `UpdateFailed` if the handler raised, and `UpdateTimeout` after a minute, or as long as
+        `client.options(update_timeout=...)` says; the update goes on.
         """
         status = await self._update(update, args, kwargs, "completed")
         return answer(self._client, status, _returns(update), self._definition)
@@ -217,7 +231,7 @@ class AsyncHandle(Generic[R]):
     @overload
     async def submit(self, update: str, /, *args: Any, **kwargs: Any) -> AsyncUpdateHandle[Any]: ...
     async def submit(self, update: Any, /, *args: Any, **kwargs: Any) -> AsyncUpdateHandle[Any]:
-        """Have an update accepted and return at once; its handle can be waited on later."""
+        """Send an update and return its handle when it is accepted, without waiting for its result."""
         status = await self._update(update, args, kwargs, "accepted")
         return AsyncUpdateHandle(self._client, self.id, status.update_id or "", _returns(update), self._definition)
 
@@ -226,22 +240,22 @@ class AsyncHandle(Generic[R]):
     @overload
     def submitted(self, update: str, id: str, /) -> AsyncUpdateHandle[Any]: ...
     def submitted(self, update: Any, id: str, /) -> AsyncUpdateHandle[Any]:
-        """An update that was accepted earlier, here or elsewhere, by its id."""
+        """Return the handle of an update that was accepted earlier, here or elsewhere, by its id."""
         self._own(update)
         expect("id", id)
         return AsyncUpdateHandle(self._client, self.id, id, _returns(update), self._definition)
 
     async def cancel(self, reason: str | None = None) -> str:
-        """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""
+        """Cancel the run: at once, or through its code if the workflow handles cancellation. Returns which of them it was."""
         done = accept(await self._client.call(tell.CancelWorkflow(**self._saying(reason))))
         return done.outcome or ""
 
     async def terminate(self, reason: str | None = None) -> None:
-        """Stop the run without asking its code."""
+        """Stop the run at once. Its code does not see it."""
         accept(await self._client.call(tell.TerminateWorkflow(**self._saying(reason))))
 
     async def pause(self, reason: str | None = None) -> str:
-        """Hand out no more of the run's tasks until it is unpaused. What happens meanwhile is recorded."""
+        """Pause the run: its tasks are not handed out until it is unpaused. Events are still recorded."""
         return accept(await self._client.call(tell.PauseWorkflow(**self._saying(reason)))).outcome or ""
 
     async def unpause(self, reason: str | None = None) -> str:
@@ -249,37 +263,37 @@ class AsyncHandle(Generic[R]):
         return accept(await self._client.call(tell.UnpauseWorkflow(**self._saying(reason)))).outcome or ""
 
     async def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
-        """Mark a closed run as dealt with; its history stays."""
+        """Mark a closed run as archived; its history stays."""
         of = self if run_id is None else self.of_run(run_id)
         return accept(await self._client.call(tell.ArchiveWorkflow(**of._saying(reason)))).outcome or ""
 
     async def repair(self) -> Reconciled:
-        """Restore missing tasks from history, and try blocked or failed ones again. Says what that was."""
+        """Restore missing tasks from history, and try blocked or failed tasks again. Returns what was done."""
         repaired = await self._client.call(tell.RepairWorkflow(**self._to()))
         accept(repaired.command)
         return repaired.work or Reconciled(restored=[], released=[], dropped=[], revived=[])
 
     def stream(self, name: str, start: int = 0) -> AsyncIterator[Any]:
-        """The items of an output stream from an offset on, as they come, until the workflow has ended.
+        """Iterate over the items of an output stream from an offset on, as they arrive, until the workflow has ended.
 
-        Runs that continue as new are followed; the offset is one of the first run.
+        Runs that continue as new are followed; the offset counts from the first run.
         """
         return follow(self.reader(name, start))
 
     def reader(self, name: str, start: int) -> StreamReader:
-        """The position of somebody who reads an output stream page by page."""
+        """Return a reader of an output stream, page by page."""
         return StreamReader(self._client, self.id, self.run_id, name, start, one=self._only is not None)
 
     async def describe(self) -> ask.Description:
-        """The state of the workflow: status, current run, what it waits for, tasks, failures."""
+        """Return the state of the workflow: status, current run, what it waits for, tasks, failures."""
         return await self._client.describe(self.id)
 
     async def history(self, run_id: str | None = None) -> list[Recorded]:
-        """The events of the current run, or of another."""
+        """Return the events of the current run, or of the run `run_id`."""
         return await self._client.history(self.id, run_id or self._only)
 
     async def export(self, run_id: str | None = None) -> dict[str, Any]:
-        """The run as one verifiable file."""
+        """Return the current run, or the run `run_id`, as JSON with a checksum, to keep, send and verify."""
         return await self._client.export(self.id, run_id or self._only)
 
     async def _update(
@@ -315,7 +329,7 @@ class AsyncHandle(Generic[R]):
         return {**self._to(), "reason": reason}
 
     def _own(self, member: Any) -> None:
-        """A member of another workflow is a mistake that need not go over the wire."""
+        """Raise if a handler belongs to another workflow class."""
         definition = self._definition
         owner: type[Any] | None = member.owner if isinstance(member, HandlerMethod) else None
         target: type[Any] | None = (

@@ -16,7 +16,7 @@ LEAVE = 1.0  # seconds that cancelled calls and activities have to end
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed: half the cost of a request is the loop's."""
+    """Return a new event loop: uvloop's if it is installed, since half the cost of a request is the loop."""
     try:
         import uvloop
     except ImportError:
@@ -25,7 +25,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 class LoopThread:
-    """Starts with the first call, and anew in a forked child, which inherits neither the thread nor the use of its loop."""
+    """A thread with an event loop. It starts with the first call, and again in a forked child, which inherits neither."""
 
     def __init__(self, name: str, loop_factory: Callable[[], asyncio.AbstractEventLoop] = new_loop) -> None:
         self._name = name
@@ -37,7 +37,7 @@ class LoopThread:
 
     @property
     def mine(self) -> bool:
-        """Whether it runs, and in this process."""
+        """Whether the thread runs in this process."""
         return self._thread is not None and self._pid == os.getpid()
 
     def start(self) -> asyncio.AbstractEventLoop:

@@ -1,4 +1,4 @@
-"""Schedules: start a workflow again and again, by the clock. Async; the same without `await` is in `sync_schedules.py`.
+"""Schedules: rules that start workflows at times. Async; `sync_schedules.py` is the same without `await`.
 
 As with starts, options go before the call, because the workflow's own arguments come last and keep their types:
 `client.schedules.options(cron="0 2 * * *", timezone="Europe/Berlin").create(report, "nightly", "emea")`.
@@ -33,7 +33,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """When a schedule fires, how, and with what; the workflow's own arguments come with the call."""
+    """Options of a schedule: when it fires, and with what options it starts its workflow."""
 
     cron: str | Sequence[str]  # five fields, or @daily and its like
     every: Duration | Sequence[Duration]  # whole seconds, counted from the epoch
@@ -69,7 +69,7 @@ class AsyncSchedules:
         self._options: ScheduleOptions = options or {}
 
     def options(self, **options: Unpack[ScheduleOptions]) -> AsyncSchedules:
-        """The same with these options for what is created next."""
+        """Return the same schedules with these options for `create` and `ensure`."""
         check(options, ScheduleOptions)
         return AsyncSchedules(self._client, {**self._options, **options})
 
@@ -82,7 +82,10 @@ class AsyncSchedules:
         self, workflow: type[EntryPoint[P, Any]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncScheduleHandle: ...
     async def create(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> AsyncScheduleHandle:
-        """Start this workflow by the clock from now on. Without an id one is made."""
+        """Create a schedule that starts this workflow with these arguments. None as `id` makes a new id.
+
+        Raises `ScheduleAlreadyExists` if the id is taken.
+        """
         if id is not None:
             expect("id", id)
         definition = definition_of(workflow)
@@ -109,9 +112,10 @@ class AsyncSchedules:
         self, workflow: type[EntryPoint[P, Any]], id: str, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncScheduleHandle: ...
     async def ensure(self, workflow: Any, id: str, /, *args: Any, **kwargs: Any) -> AsyncScheduleHandle:
-        """Create it, or make the one that is there like this: for programs that say at every start what they need.
+        """Create a schedule, or change an existing one to these options, so that a program can declare it at every start.
 
-        Whether it is paused stays as it is, and so does its note unless one is given.
+        Whether an existing schedule is paused stays as it is, and so does its note unless one is given. Raises `TypeError`
+        with `max_runs`.
         """
         if "max_runs" in self._options:
             raise TypeError("a schedule with max_runs comes to its end; ensure() would begin it again: use create()")
@@ -128,7 +132,7 @@ class AsyncSchedules:
             return self.handle(id)
 
     def handle(self, id: str, /) -> AsyncScheduleHandle:
-        """A schedule that was created earlier, here or elsewhere."""
+        """Return the handle of a schedule by its id, wherever it was created."""
         return AsyncScheduleHandle(self._client, id)
 
     async def list(
@@ -140,7 +144,7 @@ class AsyncSchedules:
         after: Schedule | None = None,
         limit: int = ask.PAGE,
     ) -> list[Schedule]:
-        """Schedules, newest first; deleted ones with status="deleted". For the next page pass the last one as `after`."""
+        """List schedules, newest first; deleted ones with status="deleted". For the next page pass the last one as `after`."""
         page = await self._client.call(
             ask.ListSchedules(
                 namespace=self._client.namespace,
@@ -155,7 +159,10 @@ class AsyncSchedules:
 
 
 class AsyncScheduleHandle:
-    """One schedule by its id: describe, change, pause, resume, trigger, backfill or delete it."""
+    """One schedule by its id: describe, change, pause, resume, trigger, backfill or delete it.
+
+    Methods raise `ScheduleNotFound` if the schedule does not exist.
+    """
 
     def __init__(self, client: AsyncClient, id: str) -> None:
         expect("id", id)
@@ -163,11 +170,11 @@ class AsyncScheduleHandle:
         self.id = id
 
     async def describe(self) -> Schedule:
-        """What it is right now. Times are microseconds since the epoch."""
+        """Return the schedule as it is now. Times are microseconds since the epoch."""
         return await self._client.call(ask.DescribeSchedule(schedule_id=self.id, namespace=self._client.namespace))
 
     async def update(self, **options: Unpack[ScheduleOptions]) -> None:
-        """Change what is named here; the rest stays."""
+        """Change these options of the schedule; the others stay."""
         check(options, ScheduleOptions)
         if "paused" in options:
             raise TypeError("an update pauses nothing: use pause() and resume()")
@@ -182,7 +189,7 @@ class AsyncScheduleHandle:
         self, workflow: type[EntryPoint[P, Any]], /, *args: P.args, **kwargs: P.kwargs
     ) -> None: ...
     async def change_workflow(self, workflow: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Start this workflow, with these arguments, from the next time on."""
+        """Change the workflow and the arguments that the schedule starts from its next occurrence on."""
         definition = definition_of(workflow)
         action = (await self.describe()).plan.action
         routing = action.routing if definition.queue is None else replace(action.routing, queue=definition.queue)
@@ -195,38 +202,41 @@ class AsyncScheduleHandle:
         await self._client.call(ask.UpdateSchedule(**self._to(), changes={"action": changed}))
 
     async def pause(self, note: str | None = None) -> None:
-        """Fire no more until it is resumed. What runs goes on."""
+        """Pause the schedule until it is resumed. Workflows that it started go on."""
         expect("note", note)
         await self._client.call(ask.PauseSchedule(**self._to(), note=note))
 
     async def resume(self, note: str | None = None) -> None:
-        """Fire again, from now on: what would have fired meanwhile is not made up for."""
+        """Resume a paused schedule. Occurrences that it missed meanwhile are not made up for."""
         expect("note", note)
         await self._client.call(ask.ResumeSchedule(**self._to(), note=note))
 
     async def trigger(self, *, overlap: Overlap | None = None) -> FiredOccurrence:
-        """Fire once, now. Says what came of it: an earlier workflow that runs may stand in its way."""
+        """Fire once, now, and return the result. `overlap` says what to do if an earlier workflow still runs."""
         reply = await self._client.call(ask.TriggerSchedule(**self._to(), overlap_policy=overlap))
         return reply.fired[0]
 
     async def backfill(
         self, start: datetime, end: datetime, *, overlap: Overlap | None = None
     ) -> list[FiredOccurrence]:
-        """Fire for every occurrence from `start` on and before `end`. What was backfilled before is not started again."""
+        """Fire for every occurrence from `start` on and before `end`; occurrences backfilled earlier are left out.
+
+        Raises `ValueError` for a time without a time zone.
+        """
         reply = await self._client.call(
             ask.BackfillSchedule(**self._to(), start=_moment(start), end=_moment(end), overlap_policy=overlap)
         )
         return reply.fired
 
     async def history(self, *, after: int = 0, limit: int = ask.HISTORY_PAGE) -> list[ask.ScheduleEvent]:
-        """What has happened to it, oldest first, after it was deleted too."""
+        """Return the events of the schedule after the number `after`, oldest first, also after it was deleted."""
         found = await self._client.call(
             ask.GetScheduleHistory(schedule_id=self.id, namespace=self._client.namespace, after=after, limit=limit)
         )
         return found.events
 
     async def delete(self) -> None:
-        """End it. What it has started goes on."""
+        """Delete the schedule. Workflows that it started go on."""
         await self._client.call(ask.DeleteSchedule(**self._to()))
 
     def _to(self) -> dict[str, Any]:
@@ -240,7 +250,7 @@ class AsyncScheduleHandle:
         return f"<schedule {self.id!r}>"
 
 
-# -- options as the kernel has them
+# -- options as fields of the kernel's plan
 
 
 def _plan(o: ScheduleOptions, definition: WorkflowDefinition, arguments: bytes) -> SchedulePlan:
@@ -254,7 +264,7 @@ def _plan(o: ScheduleOptions, definition: WorkflowDefinition, arguments: bytes) 
 
 
 def _changes(plan: SchedulePlan, o: ScheduleOptions) -> dict[str, Any]:
-    """The fields of the plan that these options change."""
+    """Return the fields of the plan that these options change."""
     changes: dict[str, Any] = {}
     if any(name in o for name in _WHEN):
         changes["spec"] = _spec(plan.spec, o)

@@ -1,4 +1,4 @@
-"""Output streams: `emit()` in workflow code, and whoever follows it with `handle.stream(...)`."""
+"""Output streams: `emit()` in workflow code writes them, `handle.stream(...)` reads them."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from backstay.sdk.replay.workflow_greenlet import current_run
 if TYPE_CHECKING:
     from backstay.sdk.client.client import AsyncClient
 
-RUNS = 100  # how many runs of a workflow are looked at together
-WAIT = 15.0  # seconds that a reader is kept waiting before it asks again
+RUNS = 100  # runs of a workflow that are listed at a time
+WAIT = 15.0  # seconds that one request for items waits
 
 _EMIT = Immediate("side effect")
 
 
 def emit(stream: str, /, *items: Any) -> None:
-    """Append items to an output stream of this run, once, however often the code is replayed. It does not wait.
+    """Append items to an output stream of this run, exactly once, without waiting.
 
-    The stream ends with the run.
+    Clients read them with `handle.stream(name)`. The stream ends with the run. Raises `NotInWorkflow` outside a workflow.
     """
     live_run = current_run()
     if live_run is None:
@@ -39,7 +39,7 @@ def emit(stream: str, /, *items: Any) -> None:
         raise ValueError(refusal.message) from None
     if not 1 <= len(items) <= BATCH:
         raise ValueError(f"emit({stream!r}, ...) takes 1 to {BATCH} items, not {len(items)}")
-    payloads = [dumps(item) for item in items]  # what cannot be encoded takes no step
+    payloads = [dumps(item) for item in items]  # encoded first, so that an item that cannot be encoded takes no step
     run_id = live_run.assignment.run_id
 
     def write(step: int) -> Command:
@@ -56,10 +56,10 @@ def emit(stream: str, /, *items: Any) -> None:
 
 
 class StreamReader:
-    """Where somebody stands who follows a stream: the next page, until there is no more.
+    """The position of a client in an output stream, read page by page.
 
-    A workflow that continues as new goes on in another run, which has streams of its own: they are read one after the other,
-    unless only this `one` run is asked for.
+    Each run has its own streams. Those of a workflow that continues as new are read one after the other, unless `one` limits
+    the reader to this run.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class StreamReader:
         self._one = one
         self._name = name
         self._offset: int = start
-        self._beyond: int | None = None  # this run is read to its end, and so many items of the next are not wanted
+        self._beyond: int | None = None  # this run is read to its end, and this many items of the next are skipped
         self.over = False
         self.failed: str | None = None
 
     async def page(self) -> list[Any]:
-        """What has come, perhaps nothing; it is waited for a while."""
+        """Wait a while for new items and return them, perhaps none."""
         if self._beyond is not None:
             await self._go_on(self._beyond)
             return []
@@ -95,7 +95,7 @@ class StreamReader:
         except errors.RequestRefused as refusal:
             if refusal.reason != "stream_not_found":
                 raise
-            self._beyond = self._offset  # its run has ended, and nothing was ever written to it
+            self._beyond = self._offset  # the run has ended without writing to this stream
             return []
         self._run_id = page.view.run_id
         if page.terminal:
@@ -108,18 +108,18 @@ class StreamReader:
         return [loads(item.payload) for item in page.items if item.payload is not None]
 
     async def _go_on(self, offset: int) -> None:
-        """There is no more in this run: go on with the next one, if there is one, from this offset."""
+        """Continue with the next run, if there is one, at this offset: this run has no more items."""
         self._beyond = None
         try:
             following = None if self._one or self._run_id is None else await self._next_run()
         except errors.ServerUnreachable:
-            return  # to ask for the end of this run once more is a wait, which the server may take its time to answer
+            return  # asking for the end of this run again would be a wait that the server may answer late
         self.over = following is None
         self._run_id = following
         self._offset = offset
 
     async def _next_run(self) -> str | None:
-        """The run after this one. Runs are listed newest first."""
+        """Return the run after this one. Runs are listed newest first."""
         before: int | None = None
         following: str | None = None
         while True:
@@ -129,11 +129,11 @@ class StreamReader:
                     return following
                 following = run.run_id
             if len(page) < RUNS:
-                return None  # nobody knows this run any more
+                return None  # this run has been removed
             before = page[-1].key
 
     def end(self) -> None:
-        """A stream that ended badly says so after its last item."""
+        """Raise the error of a stream that did not end well, after its last item."""
         if self.failed is not None:
             raise errors.RequestRefused(
                 "stream_errored", f"stream {self._name!r} of workflow {self._workflow_id!r}: {self.failed}"

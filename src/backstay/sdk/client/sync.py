@@ -1,4 +1,8 @@
-"""The client without `await`: every call goes over one bridge to the loop that the async client lives on."""
+"""The client without `await`. Each method runs the coroutine of the async client on its event loop, through a bridge.
+
+The methods are written out, with signature and docstring, because type checkers, editors and the generated reference read
+them from the source. `tests/sdk/test_surface.py` checks that they agree with those of the async client.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,7 @@ Coro = Coroutine[Any, Any, T]
 
 
 class Bridge(Protocol):
-    """Runs a coroutine on another thread's loop and waits for it here."""
+    """Runs a coroutine on the event loop of another thread and waits for it."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T: ...
 
@@ -60,7 +64,7 @@ class LoopBridge:
 
 
 class UpdateHandle(Generic[R]):
-    """An update that was accepted. Its end can be waited for, here or after a restart."""
+    """An accepted update of a workflow. Its result can be waited for here, or in another process by its id."""
 
     def __init__(self, bridge: Bridge, handle: AsyncUpdateHandle[R]) -> None:
         self._bridge = bridge
@@ -77,7 +81,10 @@ class UpdateHandle(Generic[R]):
         return self._handle.id
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the end of the update and return its answer. `UpdateTimeout` after `timeout`."""
+        """Wait for the update and return its result.
+
+        Raises `UpdateFailed` if the handler raised, and `UpdateTimeout` when `timeout` expires; the update goes on.
+        """
         return self._bridge.run(self._handle.result(timeout))
 
     def __repr__(self) -> str:
@@ -85,7 +92,10 @@ class UpdateHandle(Generic[R]):
 
 
 class Handle(Generic[R]):
-    """One workflow by its id: wait for its result, send it messages, stop it, look at it. Also one standalone activity."""
+    """One workflow, or one standalone activity, by its id: wait for its result, send it messages, stop it, describe it.
+
+    A command is refused with `WorkflowNotFound` if there is no such workflow, and with `WorkflowNotRunning` if it has ended.
+    """
 
     def __init__(self, bridge: Bridge, handle: AsyncHandle[R]) -> None:
         self._bridge = bridge
@@ -102,18 +112,25 @@ class Handle(Generic[R]):
         return self._handle.run_id
 
     def of_run(self, run_id: str) -> Handle[R]:
-        """The same workflow, but this run of it: queries, streams and history are of that run, also when it has ended, and a command
-        is rejected if it is not the current one. The result is still that of the workflow."""
+        """Return a handle of one run of this workflow.
+
+        Its queries, streams and history are those of the run, also after its end. A command is rejected if the run is not
+        the current one. `result()` is still that of the workflow.
+        """
         return Handle(self._bridge, self._handle.of_run(run_id))
 
     def result(self, timeout: Duration | None = None) -> R:
-        """Wait for the end and return the result. Runs that continue as new are followed."""
+        """Wait for the end of the workflow and return its result. Runs that continue as new are followed.
+
+        Raises `WorkflowFailed`, `WorkflowTimedOut` or `WorkflowStopped` if it did not complete, and `TimeoutError` when
+        `timeout` expires.
+        """
         return self._bridge.run(self._handle.result(timeout))
 
     def stream(self, name: str, start: int = 0) -> Iterator[Any]:
-        """The items of an output stream from an offset on, as they come, until the workflow has ended.
+        """Iterate over the items of an output stream from an offset on, as they arrive, until the workflow has ended.
 
-        Runs that continue as new are followed; the offset is one of the first run.
+        Runs that continue as new are followed; the offset counts from the first run.
         """
         reader = self._handle.reader(name, start)
         while not reader.over:
@@ -121,15 +138,15 @@ class Handle(Generic[R]):
         reader.end()
 
     def describe(self) -> ask.Description:
-        """The state of the workflow: status, current run, what it waits for, tasks, failures."""
+        """Return the state of the workflow: status, current run, what it waits for, tasks, failures."""
         return self._bridge.run(self._handle.describe())
 
     def history(self, run_id: str | None = None) -> list[Recorded]:
-        """The events of the current run, or of another."""
+        """Return the events of the current run, or of the run `run_id`."""
         return self._bridge.run(self._handle.history(run_id))
 
     def export(self, run_id: str | None = None) -> dict[str, Any]:
-        """The run as one verifiable file."""
+        """Return the current run, or the run `run_id`, as JSON with a checksum, to keep, send and verify."""
         return self._bridge.run(self._handle.export(run_id))
 
     @overload
@@ -139,7 +156,7 @@ class Handle(Generic[R]):
     @overload
     def signal(self, signal: str, /, *args: Any, **kwargs: Any) -> None: ...
     def signal(self, signal: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Tell the run something. When this returns, it is on disk; the code gets to it in order."""
+        """Send a signal. When this returns, the signal is on disk. The workflow gets its signals in order."""
         self._bridge.run(self._handle.signal(signal, *args, **kwargs))
 
     @overload
@@ -147,7 +164,7 @@ class Handle(Generic[R]):
     @overload
     def query(self, query: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def query(self, query: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Look at the state of the run, also of one that has ended. Nothing is changed or recorded."""
+        """Run a query handler and return its result, also of a run that has ended. Nothing is changed or recorded."""
         return self._bridge.run(self._handle.query(query, *args, **kwargs))
 
     @overload
@@ -155,9 +172,10 @@ class Handle(Generic[R]):
     @overload
     def update(self, update: str, /, *args: Any, **kwargs: Any) -> Any: ...
     def update(self, update: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """Change something in the run and wait for what the handler returns.
+        """Send an update and return the result of its handler.
 
-        After a minute, or as long as `client.options(update_timeout=...)` says, `UpdateTimeout` is raised: the update goes on.
+        Raises `UpdateFailed` if the handler raised, and `UpdateTimeout` after a minute, or as long as
+        `client.options(update_timeout=...)` says; the update goes on.
         """
         return self._bridge.run(self._handle.update(update, *args, **kwargs))
 
@@ -166,7 +184,7 @@ class Handle(Generic[R]):
     @overload
     def submit(self, update: str, /, *args: Any, **kwargs: Any) -> UpdateHandle[Any]: ...
     def submit(self, update: Any, /, *args: Any, **kwargs: Any) -> UpdateHandle[Any]:
-        """Have an update accepted and return at once; its handle can be waited on later."""
+        """Send an update and return its handle when it is accepted, without waiting for its result."""
         return UpdateHandle(self._bridge, self._bridge.run(self._handle.submit(update, *args, **kwargs)))
 
     @overload
@@ -174,19 +192,19 @@ class Handle(Generic[R]):
     @overload
     def submitted(self, update: str, id: str, /) -> UpdateHandle[Any]: ...
     def submitted(self, update: Any, id: str, /) -> UpdateHandle[Any]:
-        """An update that was accepted earlier, here or elsewhere, by its id."""
+        """Return the handle of an update that was accepted earlier, here or elsewhere, by its id."""
         return UpdateHandle(self._bridge, self._handle.submitted(update, id))
 
     def cancel(self, reason: str | None = None) -> str:
-        """Ask the run to stop: at once, or through its code if it handles cancellation. Says which."""
+        """Cancel the run: at once, or through its code if the workflow handles cancellation. Returns which of them it was."""
         return self._bridge.run(self._handle.cancel(reason))
 
     def terminate(self, reason: str | None = None) -> None:
-        """Stop the run without asking its code."""
+        """Stop the run at once. Its code does not see it."""
         self._bridge.run(self._handle.terminate(reason))
 
     def pause(self, reason: str | None = None) -> str:
-        """Hand out no more of the run's tasks until it is unpaused. What happens meanwhile is recorded."""
+        """Pause the run: its tasks are not handed out until it is unpaused. Events are still recorded."""
         return self._bridge.run(self._handle.pause(reason))
 
     def unpause(self, reason: str | None = None) -> str:
@@ -194,11 +212,11 @@ class Handle(Generic[R]):
         return self._bridge.run(self._handle.unpause(reason))
 
     def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
-        """Mark a closed run as dealt with; its history stays."""
+        """Mark a closed run as archived; its history stays."""
         return self._bridge.run(self._handle.archive(reason, run_id=run_id))
 
     def repair(self) -> Reconciled:
-        """Restore missing tasks from history, and try blocked or failed ones again."""
+        """Restore missing tasks from history, and try blocked or failed tasks again. Returns what was done."""
         return self._bridge.run(self._handle.repair())
 
     def __repr__(self) -> str:
@@ -227,7 +245,7 @@ class Client:
         self._bridge = bridge
 
     def close(self) -> None:
-        """Close the connections to the server, and stop waiting for it."""
+        """Close the connections to the server."""
         from backstay.sdk.client.loop_thread import LoopThread
 
         if isinstance(self._bridge, LoopThread):
@@ -251,12 +269,12 @@ class Client:
         self.close()
 
     def options(self, **options: Unpack[StartOptions]) -> Client:
-        """The same client with other options for the starts that follow."""
+        """Return the same client with these options for the starts and commands that follow."""
         return Client(self._client.options(**options), self._bridge)
 
     @property
     def schedules(self) -> Schedules:
-        """Workflows that are started by the clock."""
+        """The schedules of this client's namespace."""
         return Schedules(self._bridge, self._client.schedules)
 
     @overload
@@ -272,9 +290,10 @@ class Client:
     @overload
     def start(self, workflow: str, id: str | None, /, *args: Any) -> Handle[Any]: ...
     def start(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Handle[Any]:
-        """Start a workflow durably. When this returns, it is on disk. Without an id one is made.
+        """Start a workflow and return its handle. When this returns, the start is on disk.
 
-        A workflow whose code is not here is named by its type.
+        `id` is the workflow id; None makes a new one. A workflow whose code is in another process is named by its type. Raises
+        `WorkflowAlreadyStarted` if the id is taken, unless `options(existing=...)` says otherwise.
         """
         return Handle(self._bridge, self._bridge.run(self._client.start(workflow, id, *args, **kwargs)))
 
@@ -289,23 +308,23 @@ class Client:
     @overload
     def execute(self, workflow: str, id: str | None, /, *args: Any) -> Any: ...
     def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
-        """Start a workflow and wait for its result."""
+        """Start a workflow, wait for its end and return its result. Raises like `start` and `Handle.result`."""
         return self._bridge.run(self._client.execute(workflow, id, *args, **kwargs))
 
     def start_activity(
         self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> Handle[R]:
-        """Start an activity durably, as a job of its own: no workflow is needed to try it until it is done."""
+        """Start an activity as a job of its own, with its retries and timeouts but without a workflow."""
         return Handle(self._bridge, self._bridge.run(self._client.start_activity(activity, id, *args, **kwargs)))
 
     def execute_activity(
         self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
-        """Start an activity as a job of its own and wait for its result."""
+        """Start an activity as a job of its own, wait for its end and return its result."""
         return self._bridge.run(self._client.execute_activity(activity, id, *args, **kwargs))
 
     def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
-        """Make an id known before its run exists. False: it was known already."""
+        """Reserve a workflow id before its first run. Returns False if the id exists already."""
         return self._bridge.run(self._client.reserve(workflow, id))
 
     @overload
@@ -319,7 +338,10 @@ class Client:
     @overload
     def handle(self, workflow: None, id: str, /) -> Handle[Any]: ...
     def handle(self, workflow: Any, id: str, /) -> Handle[Any]:
-        """A workflow, or a standalone activity, that was started earlier, here or elsewhere."""
+        """Return the handle of a workflow or standalone activity by its id, wherever it was started.
+
+        The workflow gives the type of the result; None stands for an unknown one.
+        """
         return Handle(self._bridge, self._client.handle(workflow, id))
 
     def signal_with_start(
@@ -332,16 +354,19 @@ class Client:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Handle[Any]:
-        """Signal a workflow, starting it first if it does not run; `start` are the arguments of its entry."""
+        """Send a signal to a workflow, and start the workflow first if it is not running. `start`: the arguments of its entry."""
         work = self._client.signal_with_start(workflow, id, start, signal, *args, **kwargs)
         return Handle(self._bridge, self._bridge.run(work))
 
     def describe(self, id: str) -> ask.Description:
-        """The state of a workflow: status, current run, what it waits for, tasks, failures."""
+        """Return the state of a workflow: status, current run, what it waits for, tasks, failures.
+
+        Raises `WorkflowNotFound` if there is none.
+        """
         return self._bridge.run(self._client.describe(id))
 
     def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
-        """A run with everything that is known of it, and a checksum over that: JSON to keep, send and verify."""
+        """Return the current run, or the run `run_id`, as JSON with a checksum, to keep, send and verify."""
         return self._bridge.run(self._client.export(id, run_id))
 
     def list(
@@ -356,7 +381,10 @@ class Client:
         before: int | None = None,
         limit: int = 100,
     ) -> list[RunRow]:
-        """Runs, newest first. For the next page pass the last row's `key` as `before`."""
+        """List runs, newest first. For the next page pass the last row's `key` as `before`.
+
+        The other arguments are filters; `status="open"` stands for all runs that have not ended.
+        """
         return self._bridge.run(
             self._client.list(
                 workflow_id=workflow_id,
@@ -371,7 +399,7 @@ class Client:
         )
 
     def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
-        """The events of a run, of the current one unless `run_id` names another, from the one after `after` on."""
+        """Return the events of the current run, or of the run `run_id`, after the event number `after`."""
         return self._bridge.run(self._client.history(id, run_id, after=after))
 
     def call(self, request: ask.Request[T]) -> T:

@@ -25,7 +25,7 @@ class Schedules:
         self._schedules = schedules
 
     def options(self, **options: Unpack[ScheduleOptions]) -> Schedules:
-        """The same with these options for what is created next."""
+        """Return the same schedules with these options for `create` and `ensure`."""
         return Schedules(self._bridge, self._schedules.options(**options))
 
     @overload
@@ -37,7 +37,10 @@ class Schedules:
         self, workflow: type[EntryPoint[P, Any]], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> ScheduleHandle: ...
     def create(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> ScheduleHandle:
-        """Start this workflow by the clock from now on. Without an id one is made."""
+        """Create a schedule that starts this workflow with these arguments. None as `id` makes a new id.
+
+        Raises `ScheduleAlreadyExists` if the id is taken.
+        """
         return ScheduleHandle(self._bridge, self._bridge.run(self._schedules.create(workflow, id, *args, **kwargs)))
 
     @overload
@@ -47,11 +50,15 @@ class Schedules:
         self, workflow: type[EntryPoint[P, Any]], id: str, /, *args: P.args, **kwargs: P.kwargs
     ) -> ScheduleHandle: ...
     def ensure(self, workflow: Any, id: str, /, *args: Any, **kwargs: Any) -> ScheduleHandle:
-        """Create it, or make the one that is there like this: for programs that say at every start what they need."""
+        """Create a schedule, or change an existing one to these options, so that a program can declare it at every start.
+
+        Whether an existing schedule is paused stays as it is, and so does its note unless one is given. Raises `TypeError`
+        with `max_runs`.
+        """
         return ScheduleHandle(self._bridge, self._bridge.run(self._schedules.ensure(workflow, id, *args, **kwargs)))
 
     def handle(self, id: str, /) -> ScheduleHandle:
-        """A schedule that was created earlier, here or elsewhere."""
+        """Return the handle of a schedule by its id, wherever it was created."""
         return ScheduleHandle(self._bridge, self._schedules.handle(id))
 
     def list(
@@ -63,12 +70,15 @@ class Schedules:
         after: Schedule | None = None,
         limit: int = ask.PAGE,
     ) -> list[Schedule]:
-        """Schedules, newest first; deleted ones with status="deleted". For the next page pass the last one as `after`."""
+        """List schedules, newest first; deleted ones with status="deleted". For the next page pass the last one as `after`."""
         return self._bridge.run(self._schedules.list(status=status, type=type, search=search, after=after, limit=limit))
 
 
 class ScheduleHandle:
-    """One schedule by its id: describe, change, pause, resume, trigger, backfill or delete it."""
+    """One schedule by its id: describe, change, pause, resume, trigger, backfill or delete it.
+
+    Methods raise `ScheduleNotFound` if the schedule does not exist.
+    """
 
     def __init__(self, bridge: Bridge, handle: AsyncScheduleHandle) -> None:
         self._bridge = bridge
@@ -80,11 +90,11 @@ class ScheduleHandle:
         return self._handle.id
 
     def describe(self) -> Schedule:
-        """What it is right now. Times are microseconds since the epoch."""
+        """Return the schedule as it is now. Times are microseconds since the epoch."""
         return self._bridge.run(self._handle.describe())
 
     def update(self, **options: Unpack[ScheduleOptions]) -> None:
-        """Change what is named here; the rest stays."""
+        """Change these options of the schedule; the others stay."""
         self._bridge.run(self._handle.update(**options))
 
     @overload
@@ -92,31 +102,34 @@ class ScheduleHandle:
     @overload
     def change_workflow(self, workflow: type[EntryPoint[P, Any]], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     def change_workflow(self, workflow: Any, /, *args: Any, **kwargs: Any) -> None:
-        """Start this workflow, with these arguments, from the next time on."""
+        """Change the workflow and the arguments that the schedule starts from its next occurrence on."""
         self._bridge.run(self._handle.change_workflow(workflow, *args, **kwargs))
 
     def pause(self, note: str | None = None) -> None:
-        """Fire no more until it is resumed. What runs goes on."""
+        """Pause the schedule until it is resumed. Workflows that it started go on."""
         self._bridge.run(self._handle.pause(note))
 
     def resume(self, note: str | None = None) -> None:
-        """Fire again, from now on: what would have fired meanwhile is not made up for."""
+        """Resume a paused schedule. Occurrences that it missed meanwhile are not made up for."""
         self._bridge.run(self._handle.resume(note))
 
     def trigger(self, *, overlap: Overlap | None = None) -> FiredOccurrence:
-        """Fire once, now. Says what came of it: an earlier workflow that runs may stand in its way."""
+        """Fire once, now, and return the result. `overlap` says what to do if an earlier workflow still runs."""
         return self._bridge.run(self._handle.trigger(overlap=overlap))
 
     def backfill(self, start: datetime, end: datetime, *, overlap: Overlap | None = None) -> list[FiredOccurrence]:
-        """Fire for every occurrence from `start` on and before `end`. What was backfilled before is not started again."""
+        """Fire for every occurrence from `start` on and before `end`; occurrences backfilled earlier are left out.
+
+        Raises `ValueError` for a time without a time zone.
+        """
         return self._bridge.run(self._handle.backfill(start, end, overlap=overlap))
 
     def history(self, *, after: int = 0, limit: int = ask.HISTORY_PAGE) -> list[ask.ScheduleEvent]:
-        """What has happened to it, oldest first, after it was deleted too."""
+        """Return the events of the schedule after the number `after`, oldest first, also after it was deleted."""
         return self._bridge.run(self._handle.history(after=after, limit=limit))
 
     def delete(self) -> None:
-        """End it. What it has started goes on."""
+        """Delete the schedule. Workflows that it started go on."""
         self._bridge.run(self._handle.delete())
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The one-method seam between the SDK and an engine, in this process or across a network."""
+"""The interface between the SDK and an engine, in this process or across a network: one method, `call`."""
 
 from __future__ import annotations
 

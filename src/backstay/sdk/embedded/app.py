@@ -37,11 +37,11 @@ from backstay.store.sqlite.writer import Offload
 
 R = TypeVar("R")
 
-GRACE = 1.0  # seconds that a running activity gets to end when its process closes; what takes longer runs again
+GRACE = 1.0  # seconds that running activities get to end when the app closes; those that take longer run again
 
 
 class BackstayOptions(TypedDict, total=False):
-    """Options of an embedded Backstay, the same in both forms."""
+    """Options of `Backstay` and `AsyncBackstay`."""
 
     namespace: str
     queues: Iterable[str]
@@ -112,7 +112,7 @@ class AsyncBackstay(AsyncClient):
         self._threads = threads
         self._async_tasks = async_tasks
         self._compatibility = compatibility
-        # In a world of another kind time goes another way.
+        # The watchdog measures real time, which another world does not have.
         self._workflow_deadline = workflow_deadline if world is None else None
         self._limits = limits
         self._cache_bytes = cache_bytes
@@ -123,9 +123,10 @@ class AsyncBackstay(AsyncClient):
         self.register(*listed("register", register))
 
     def register(self, *things: Any) -> None:
-        """Workflows, activities, objects with activity methods, exception classes: what this process can run.
+        """Register workflows, activities, objects with activity methods, and exception classes.
 
-        What was defined anew since, in a notebook or a module that was reloaded, takes the place of what it was.
+        A definition that was made again, in a notebook or a reloaded module, replaces the earlier one. Raises
+        `DefinitionError` if something cannot be registered or its name is taken.
         """
         before = dict(self.registry.workflows)
         self.registry.register(things)
@@ -145,19 +146,21 @@ class AsyncBackstay(AsyncClient):
         return f"<AsyncBackstay {shown(self.path)}: {state}; registered: {known}>"
 
     def _redefine(self, workflow: Any, definition: WorkflowDefinition) -> None:
-        """A workflow is started. If it is the one that is registered, defined anew since, then the new one is meant."""
+        """Register the definition of a workflow that is started, if it is a new definition of a registered one."""
         known = self.registry.workflows.get(definition.type)
         if known is not None and known is not definition and redefines(definition.target, known.target):
             self.register(workflow)
 
     @property
     def is_engine(self) -> bool:
-        """Whether this process runs the engine of the database, or another one does."""
+        """Whether this process runs the engine of the database."""
         return self._engine_room.api is not None and self.engine.holder
 
     async def replay(self, *ids: str) -> Replayed:
-        """Replay all open runs, or the runs of these ids, with the code that is registered here, and say which of them it would
-        block. Nothing is written and nothing is run but workflow code, so this need not be open: then it only reads."""
+        """Replay all open runs, or the current runs of these workflow ids, with the registered code, and return what would block.
+
+        Only workflow code runs, and nothing is written. It also works while the app is not open.
+        """
         if self._engine_room.api is not None:
             return await replay(self, self.registry, self.engine.machine, ids)
         async with reading(self.path) as (transport, machine):
@@ -165,16 +168,16 @@ class AsyncBackstay(AsyncClient):
             return await replay(client, self.registry, machine, ids)
 
     async def open(self) -> Self:
-        """What `async with` does at its beginning; `close()` does what it does at its end."""
+        """Open the database and start engine and worker, as `async with` does; `close()` ends them."""
         return self if self._engine_room.api is not None else await self._open()
 
     async def close(self) -> None:
-        """Stop taking work, give activities a moment to end, let what is being written reach the disk, and free the database."""
+        """Take no more work, give running activities `grace` seconds to end, finish writing, and release the database."""
         if self._engine_room.api is not None:
             await self._close()
 
     async def has_engine(self) -> bool:
-        """Whether some process, this one or another, runs the engine of the database. Without one, what is started waits."""
+        """Return whether any process runs the engine of the database. Without one, started workflows wait."""
         return await self.store.has_engine()
 
     async def __aenter__(self) -> Self:
@@ -225,7 +228,7 @@ class AsyncBackstay(AsyncClient):
         return self
 
     async def _close(self) -> None:
-        # Whoever has no patience for the grace still leaves a database that the next one can have.
+        # Also if closing is cancelled during the grace, the database is released for the next process.
         try:
             await self.executor.activities.leave(self._grace)
         finally:
@@ -242,7 +245,7 @@ class AsyncBackstay(AsyncClient):
         await self._node.close()
 
     def _open_store(self, machine: Machine, offload: Offload | None) -> Awaitable[Store]:
-        """Where a world of another kind brings its own."""
+        """Open the store at `path`; a subclass may open another one."""
         return open_store(self.path, machine.kinds, offload)
 
     def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
@@ -276,15 +279,19 @@ class Backstay(Client):
 
     @property
     def is_engine(self) -> bool:
-        """Whether this process runs the engine of the database, or another one does."""
+        """Whether this process runs the engine of the database."""
         return self._engine_thread.mine and self._app.engine.holder
 
     def has_engine(self) -> bool:
-        """Whether some process, this one or another, runs the engine of the database. Without one, what is started waits."""
+        """Return whether any process runs the engine of the database. Without one, started workflows wait."""
         return self._bridge.run(self._app.has_engine())
 
     def register(self, *things: Any) -> None:
-        """Workflows, activities, objects with activity methods, exception classes: what this process can run."""
+        """Register workflows, activities, objects with activity methods, and exception classes.
+
+        A definition that was made again, in a notebook or a reloaded module, replaces the earlier one. Raises
+        `DefinitionError` if something cannot be registered or its name is taken.
+        """
         if self._engine_thread.running:
             self._bridge.run(self._register(things))
         else:
@@ -294,8 +301,10 @@ class Backstay(Client):
         self._app.register(*things)
 
     def replay(self, *ids: str) -> Replayed:
-        """Replay all open runs, or the runs of these ids, with the code that is registered here, and say which of them it would
-        block. Nothing is written and nothing is run but workflow code, so this need not be open: then it only reads."""
+        """Replay all open runs, or the current runs of these workflow ids, with the registered code, and return what would block.
+
+        Only workflow code runs, and nothing is written. It also works while the app is not open.
+        """
         if self._engine_thread.running:
             return self._bridge.run(self._app.replay(*ids))
         thread = EngineThread()
@@ -306,7 +315,7 @@ class Backstay(Client):
             thread.stop()
 
     def open(self) -> Self:
-        """What `with` does at its beginning; `close()` does what it does at its end."""
+        """Open the database and start engine and worker, as `with` does; `close()` ends them."""
         if self._engine_thread.running:
             return self
         self._engine_thread.start()
@@ -318,7 +327,7 @@ class Backstay(Client):
         return self
 
     def close(self) -> None:
-        """Stop taking work, give activities a moment to end, let what is being written reach the disk, and free the database."""
+        """Take no more work, give running activities `grace` seconds to end, finish writing, and release the database."""
         if self._engine_thread.mine:
             try:
                 self._bridge.run(self._app.close())

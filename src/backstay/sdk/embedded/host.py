@@ -1,4 +1,4 @@
-"""The engine as the embedded worker sees it."""
+"""The host of the embedded executor: the engine in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EngineHost:
         self._pool = world.pool(threads, "backstay-activity")
         self._workflows = world.pool(1, "backstay-workflow")
         self._closed = False
-        # Called for every activity, so not by way of functions that would only hand on.
+        # Hot path, called for every activity: bound methods instead of methods that only pass on.
         self.report = engine.inline.report
         self.thread = self._pool.submit
         self.workflow_thread = self._workflows.submit
@@ -60,7 +60,7 @@ class EngineHost:
     ) -> None:
         try:
             found = self._engine.store.history(assignment.run_key, after)
-        except Exception as error:  # a database at hand says so at once
+        except Exception as error:  # a local database raises at once
             then(error)
             return
         if isinstance(found, Ready):
@@ -73,7 +73,7 @@ class EngineHost:
         return self._world.at(due, lambda: None if self._closed else call())
 
     def close(self) -> None:
-        """Report nothing any more: the leases end with this engine, and the next one delivers their tasks again."""
+        """Stop reporting: the leases end with this engine, and the next one delivers their tasks again."""
         self._closed = True
         self._engine.inline.stop_reports()
         self._pool.close()

@@ -1,4 +1,4 @@
-"""A database beside whoever runs its engine, as somebody who only reads: no lock is taken, and nothing is decided."""
+"""Reading a database while another process may run its engine: no lock is taken, and nothing is decided."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from backstay.store.opening import open_store
 
 @asynccontextmanager
 async def reading(database: str) -> AsyncGenerator[tuple[Api, Machine]]:
-    """A node that is never opened: it answers reads from disk."""
+    """Return a node that is not opened: it answers reads from disk."""
     if not is_server(checked(database)) and not Path(database.removeprefix("sqlite:")).exists():
         raise FileNotFoundError(f"there is no database {database}")
     machine = Machine()

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class EngineThread(LoopThread):
-    """Is started and stopped with its Backstay, never by a call; calls that are not answered by then are told so."""
+    """The thread of an open Backstay. It starts and stops with it, never by a call; `stop` cancels unanswered calls."""
 
     def __init__(self) -> None:
         super().__init__("backstay-engine", asyncio.new_event_loop)
@@ -42,7 +42,7 @@ class EngineThread(LoopThread):
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         try:
-            loop = self._loop if self.running else None  # before the lock, which a forked child may find taken
+            loop = self._loop if self.running else None  # before the lock, which may be held for ever in a forked child
             # Under the lock, so that `stop` cancels every call that began before it: none can slip onto a loop that no
             # longer turns, where it would wait for ever: `test_a_call_that_comes_to_the_engine_while_it_closes_is_answered`.
             with self._lock:
@@ -58,4 +58,4 @@ class EngineThread(LoopThread):
     def stop(self) -> None:
         super().stop()
         for call in list(self._calls):
-            call.cancel()  # what did not end when it was told to
+            call.cancel()  # did not end when the loop cancelled it
