@@ -1,6 +1,6 @@
-"""Commands: what workflow code asks for at the end of a workflow task, imperative.
+"""Commands: what workflow code asks for when its workflow task ends.
 
-`StepCommand`s take a step number each; a terminal command closes the run and stands alone at the end.
+Each `StepCommand` takes a step number. A terminal command closes the run and is the last one.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from msgspec import Struct
 
 
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
-    """Base of all commands; the tag is the wire's `type`. `apart`: belongs to a task of its own, not to the code's body.
+    """Base of all commands; the tag is the wire's `type`.
 
-    Such a task has one command that `answers`; others may go along.
+    `own_task`: the command belongs to a workflow task for one event (an update), not to the body of the code. Such a task
+    has one command that `answers` the event; others may go along.
     """
 
     own_task: ClassVar[bool] = False
@@ -21,7 +22,7 @@ class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
 
     @property
     def ends_wait(self) -> bool:
-        """Whether it says that code had waited for something, and that this has come."""
+        """Whether the command says that a wait of the code has ended."""
         return False
 
 

@@ -1,7 +1,7 @@
-"""Declared contracts: which arguments a signal, query or update takes, judged from what history recorded at the start.
+"""Declared contracts: which arguments a signal, query or update takes, as recorded when the run was started.
 
 A contract is `{name, parameters: [{name, position, required, variadic, default_available, default, type, allows_null}]}`.
-Values are plain: None, bool, int, float, str, bytes, list, dict. What is wrong is said per parameter.
+Values are plain: None, bool, int, float, str, bytes, list, dict. Errors are listed per parameter.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Errors = dict[str, list[str]]
 Contract = Mapping[str, Any]
 
 SURPLUS = "arguments"
-"""Under this key stand complaints that belong to no parameter."""
+"""The key of errors that belong to no parameter."""
 
 
 def find(contracts: Sequence[Contract] | None, name: str) -> Contract | None:
@@ -24,7 +24,7 @@ def find(contracts: Sequence[Contract] | None, name: str) -> Contract | None:
 
 
 def check(contract: Contract, values: Sequence[Any]) -> Errors:
-    """What is wrong with these arguments, given by position."""
+    """The errors of arguments that were passed by position."""
     errors: Errors = {}
     parameters: Sequence[Mapping[str, Any]] = contract.get("parameters") or ()
     position = 0
@@ -45,7 +45,7 @@ def check(contract: Contract, values: Sequence[Any]) -> Errors:
 
 
 def arrange(contract: Contract, named: Mapping[str, Any]) -> tuple[list[Any], Errors]:
-    """Arguments given by name, in the order of the contract; defaults fill the gaps."""
+    """Arguments that were passed by name, in the order of the contract, with defaults in the gaps; and their errors."""
     listed: Sequence[Mapping[str, Any]] = contract.get("parameters") or ()
     parameters = {str(parameter["name"]): parameter for parameter in listed if not parameter.get("variadic")}
     names = list(parameters)

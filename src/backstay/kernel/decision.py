@@ -21,9 +21,9 @@ from backstay.kernel.values import Micros, moment
 class InstanceRow(Struct, frozen=True, gc=False):
     """The instance row after a decision.
 
-    `last` is the guard; `expects` is how many task rows must exist; `outside` says that the run waits for something that
-    only comes from outside; `length` and `checksum` say where the history of its current run ends, so that lost events are
-    noticed; `held` are events that were accepted in the middle of a task, and are recorded when it ends.
+    `last_decision` is the guard. `expects` is how many task rows must exist. `length` and `checksum` say where the history
+    of the current run ends, so that lost events are noticed. `buffered_events` were accepted in the middle of a task and
+    are recorded when it ends.
     """
 
     key: int
@@ -39,7 +39,7 @@ class InstanceRow(Struct, frozen=True, gc=False):
     length: int
     checksum: int
     reserved_at: Micros | None
-    waits_externally: int = 0  # a truth value, as the database keeps it
+    waits_externally: int = 0  # 1: only something from outside makes the run go on
     unanswered: int = 0  # how many other instances owe this one an answer
     buffered_events: Sequence[tuple[Event, Context]] = ()
 
@@ -80,7 +80,7 @@ class RunRow(Struct, frozen=True, gc=False):
         return None if self.closed_at is None else moment(self.closed_at)
 
     def __repr__(self) -> str:
-        """The words of a list, not all fields."""
+        """The fields that a list shows, not all of them."""
         end = "" if self.closed_at is None else f", {self.closed_reason} {moment(self.closed_at):%F %T}"
         return (
             f"<run {self.number} of {self.workflow_type} {self.workflow_id!r} ({self.run_id}):"
@@ -104,22 +104,22 @@ class CommandRecord(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     requested_run_id: str | None = None
     resolved_run_id: str | None = None
     request_id: str | None = None
-    fingerprint: str | None = None  # of what was asked, so that a request id cannot mean two things
+    fingerprint: str | None = None  # of the request, so that a request id cannot mean two things
     rejection_reason: str | None = None
     validation_errors: dict[str, list[str]] = {}
     context: dict[str, Any] = {}
     payload: bytes | None = None
-    # The length of the run's history then: the search for what the command caused begins there.
+    # The length of the run's history when the command was accepted: the search for its events begins there.
     history_length: int | None = field(default=None, name="behind")
-    unreadable: str | None = None  # why its row cannot be read; then fields that are not known are empty
+    unreadable: str | None = None  # why its row cannot be read; fields that are not known are then empty
 
     def may_be_of(self, run: int) -> bool:
-        """Whether it belongs to this run. One whose row cannot be read may belong to any."""
+        """Whether the record may belong to this run. One whose row cannot be read may belong to any."""
         return self.run == run or (self.run is None and self.unreadable is not None)
 
 
 class TaskChange(Struct, frozen=True, gc=False):
-    """What a decision writes of one task. `task` None deletes its row. `stored`: a row existed before this decision."""
+    """A change of one task row. `task` None deletes it. `stored`: the row existed before this decision."""
 
     task_id: str
     task: Task | None
@@ -136,7 +136,7 @@ class ChainEnd(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, gc=False):
-    """What the store writes and the engine does once it is written."""
+    """What the store writes, and what the engine does once it is written."""
 
     instance: InstanceRow
     after: int  # the decision that this one is based on; 0 creates the instance

@@ -30,7 +30,7 @@ class StepEvent(Event, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Who caused an event. `decided_after` is the history sequence the deciding code had seen."""
+    """What caused an event. `decided_after` is the history sequence that the deciding code had seen."""
 
     decided_after: int | None = None
     task_id: str | None = None
@@ -41,9 +41,8 @@ class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     command_id: str | None = None
     command_sequence: int | None = None
     source: str | None = None
-    clock_skew: Micros | None = field(
-        default=None, name="ahead"
-    )  # by how much `at` is later than the clock said, because the clock was set back
+    # By how much `at` is later than the clock, because the clock was set back.
+    clock_skew: Micros | None = field(default=None, name="ahead")
 
 
 NO_CONTEXT = Context()
@@ -64,8 +63,8 @@ class Recorded(Struct, frozen=True, gc=False):
 
 
 def clock(entry: Recorded) -> Micros:
-    """The time on the clock when this was recorded, from which deadlines count. It differs from `at` after a clock was
-    set back."""
+    """The time on the clock when an event was recorded. Deadlines count from it. It differs from `at` if the clock was set
+    back."""
     skew = entry.context.clock_skew
     return entry.at if skew is None else entry.at - skew
 
@@ -153,8 +152,8 @@ def restore(
     row: tuple[int, str, int, bytes, bytes, int],
     previous: tuple[int, int],
 ) -> Recorded:
-    """Read one stored row (sequence, type, at, body, context, checksum). `previous`: (sequence, checksum) of the one
-    before it."""
+    """Read one stored row (sequence, type, at, body, context, checksum). `previous`: (sequence, checksum) of the row
+    before."""
     sequence, type_name, at, body, context_body, checksum = row
     if sequence != previous[0] + 1:
         raise HistoryDamaged(run, previous[0] + 1, f"missing; the next stored event is {sequence}")

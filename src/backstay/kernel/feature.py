@@ -102,14 +102,14 @@ class Deciding(Struct, frozen=True, kw_only=True, eq=False):
     messages: Mapping[type[Message], Decide] = {}
     commands: Mapping[type[Command], CommandRule] = {}
     limits: Callable[[Turn, list[Command]], Breach | None] | None = None
-    """Whether these commands would pass a limit; the run then fails instead. It is asked if one of them is this feature's;
-    a feature without commands is asked about all, after the others."""
+    """The limit that these commands would pass, if any; the run then fails instead. It is called if one of the commands is
+    this feature's. A feature without commands is called for every completion, after the others."""
     deadlines: Mapping[str, Deadline] = {}
     tasks: Mapping[str, TaskRule] = {}
     expect: Callable[[Instance], Iterable[Task]] | None = None
     """The tasks that must exist for what is open."""
     ensure_task: Callable[[Turn], None] | None = None
-    """See that there is a task for events that wake the code of the run."""
+    """Create the task for events that wake the code of the run, unless it exists."""
     dispatch: Callable[[Turn, int], bool] | None = None
     """Dispatch the leaf of this step, which a bounded group had held back; False if the step is another feature's."""
     on_group_won: Callable[[Turn, Recorded], None] | None = None
@@ -125,9 +125,10 @@ class History(Struct, frozen=True, kw_only=True, eq=False):
 
     evolve: Mapping[type[Event], Fold] = {}
     resume: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume | None]] = {}
-    """Events that make a workflow task due, and what it is told about them."""
+    """Events that make a workflow task due, and the `Resume` of that task."""
     own_task: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume]] = {}
-    """Events that get a workflow task of their own. The feature takes them off `run.apart` once they are dealt with."""
+    """Events that get a workflow task of their own. The feature removes them from `run.own_task_events` once they are
+    handled."""
     shapes: Mapping[type[Event], Callable[[Any], Shape]] = {}
     outcomes: Mapping[type[Event], Callable[[Any], Outcome | None]] = {}
     """How replay answers the author's code that awaits the step."""
@@ -137,39 +138,39 @@ class Lifecycle(Struct, frozen=True, kw_only=True, eq=False):
     """What a feature does when a run is stopped, ends or is continued, and whether it holds the run up."""
 
     cancel: Callable[[Turn], None] | None = None
-    """Supersede what is open because the run is being stopped."""
+    """End what is open because the run is being stopped."""
     on_close: Callable[[Turn], None] | None = None
     """What follows right after a terminal event."""
     after_close: Callable[[Turn], None] | None = None
     """What a closed run leads to, once every `on_close` was called: its next run may open."""
     carry: Callable[[Run], Iterable[tuple[int, Event, Context]]] | None = None
-    """What the next run of a chain is told again, by its place in the history of this one."""
+    """The events that the next run of the chain begins with, each with its sequence in the history of this run."""
     allows_tasks: Callable[[Run], bool] | None = None
     """Whether tasks of the run may be given to workers now."""
     waits_externally: Callable[[Run], bool] | None = None
-    """Whether the run waits for something that only comes from outside."""
+    """Whether the run waits for something that can only come from outside."""
 
 
 class Sends(Struct, frozen=True, kw_only=True, eq=False):
-    """What a feature tells other instances, and is told by them."""
+    """The outbox messages that a feature receives from other instances, and the answers it waits for."""
 
     kind: InstanceKind = "workflow"
     """Which kind of instance receives the sends below."""
     receive: Mapping[type[OutboxMessage], Callable[[Turn, Any], None]] = {}
-    """What the delivery of each kind of send means."""
+    """The function that decides each kind of outbox message when it is delivered."""
     unanswered: Callable[[Run], int] | None = None
     """How many other instances owe this run an answer."""
     resend: Callable[[Turn], None] | None = None
-    """Send them once more what they have not answered."""
+    """Send those instances once more what they have not answered."""
 
 
 class Compatibility(Struct, frozen=True, kw_only=True, eq=False):
-    """What the reports of workers mean that do not number their steps, as the published protocol allows."""
+    """How to read the reports of workers that do not number their steps, as the published protocol allows."""
 
     infer: Callable[[Turn, Task, list[Command]], list[Command]] | None = None
     """The commands of a completion, in full."""
     acknowledged: Callable[[Turn, Task], None] | None = None
-    """What it means that the worker was shown all news and goes on waiting."""
+    """What follows when the worker has seen all events and goes on waiting."""
 
 
 class Feature(Struct, frozen=True, kw_only=True, eq=False):
@@ -180,7 +181,7 @@ class Feature(Struct, frozen=True, kw_only=True, eq=False):
     sends: Sends = Sends()
     compatibility: Compatibility = Compatibility()
     words: Mapping[type[Event], Words] = {}
-    """What each event is about, and how it is said in a line."""
+    """What each event is about, and its line of text."""
 
 
 def nothing_to_check(turn: Turn, command: Any) -> None:

@@ -24,7 +24,7 @@ from backstay.kernel.values import Micros
 
 
 class GroupEntry(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A leaf's place in one group, in the words of the contract.
+    """A leaf's place in one group. The fields are those of the contract.
 
     Ours are `parallel_group_limit`, `parallel_group_window` and `parallel_group_settles`: in a group that settles, a
     failure is a result like any other.
@@ -59,7 +59,7 @@ class Leaf(Protocol):
     """What a feature keeps of an open leaf."""
 
     def dispatched(self, run: Run, at: Micros) -> None:
-        """Its task may be created from now on."""
+        """The group no longer holds the leaf back: its task may be created from now on."""
         ...
 
 
@@ -110,7 +110,9 @@ class Groups:
         self.leaves: dict[int, Leaf] = {}
         self.silent: set[int] = set()  # steps whose close does not wake the run
         self.freed: list[int] = []  # steps that the last close has made room for; the turn dispatches them
-        self.won: tuple[GroupEntry, bool] | None = None  # the member that has just won a selection, and how
+        self.won: tuple[GroupEntry, bool] | None = (
+            None  # the member that has just won a selection, and whether it succeeded
+        )
 
     def clear_effects(self) -> None:
         """Clear transient effects after stored history was folded: they took place when it was recorded."""
@@ -200,7 +202,7 @@ def leave(run: Run, step: int, path: Path, ok: bool, at: Micros, *, cancelled: b
     succeeded: dict[str, bool] = {}
     for entry in reversed(path):  # a failure spreads outwards, up to a group that settles
         succeeded[entry.parallel_group_id] = ok = ok or entry.parallel_group_settles
-    # A group that is all of another has its name as well: they are one, with the tighter of their bounds.
+    # A group that consists of another group alone has the same id: the two are one, with the tighter of their bounds.
     for id in dict.fromkeys(entry.parallel_group_id for entry in path):
         group = groups.groups[id]
         in_flight = group.limit is not None and step in islice(group.open, group.limit)

@@ -21,7 +21,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Breach(Struct, frozen=True):
-    """Which limit was passed, by how much."""
+    """A limit that was passed, and by how much."""
 
     kind: str
     value: int

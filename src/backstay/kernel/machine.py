@@ -99,6 +99,8 @@ NOTHING_DEPLOYED: Mapping[str, str | None] = {}
 
 
 class Machine:
+    """The merged tables of all features, and the functions that use them."""
+
     # Slots, because many of them are read several times a step: Python finds slots at a fixed place, and attributes of a
     # dictionary only if there are at most thirty.
     __slots__ = (
@@ -201,7 +203,7 @@ class Machine:
         """Decide one more message, and return the reply. One that is refused leaves the turn as it was.
 
         The state is folded forward as far as the decision goes. Afterwards `turn.ready` are the tasks that a worker may be
-        granted, and `turn.due` is the workflow task that gets no row if its code runs before the turn is sealed.
+        granted, and `turn.due_task` is the workflow task that gets no row if its code runs before the turn is sealed.
         """
         instance = turn.instance
         turn.run = instance.run  # type: ignore[assignment]
@@ -297,7 +299,7 @@ class Machine:
         return self.tasks[task.kind].serves(instance, task)
 
     def lease_lost(self, turn: Turn, task: Task, begun: bool = True) -> None:
-        """A lease has ended, and its worker has not reported."""
+        """Decide what follows when a lease has ended and its worker has not reported."""
         self.tasks[task.kind].lost(turn, task, begun)
 
     def stray_task(self, turn: Turn, task: Task) -> None:
@@ -327,14 +329,14 @@ class Machine:
             resend(turn)
 
     def cancel_open(self, turn: Turn) -> None:
-        """Close everything the run still waits for, with typed history, because the run is being stopped."""
-        for supersede in self._cancel:
-            supersede(turn)
+        """Close everything that the run still waits for, with an event each, because the run is being stopped."""
+        for rule in self._cancel:
+            rule(turn)
 
     def run_closed(self, turn: Turn) -> None:
-        """Called right after a terminal event: close what the run leaves open, then do what its end leads to."""
-        for closed in self._close:
-            closed(turn)
+        """Close what a run leaves open, right after its terminal event; then do what its end leads to."""
+        for rule in self._close:
+            rule(turn)
 
     def before_commands(self, turn: Turn, task: Task) -> None:
         """Record what a workflow task that ends had seen, before its commands are applied."""
@@ -342,7 +344,7 @@ class Machine:
             closing(turn, task)
 
     def infer(self, turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
-        """The commands in full of a worker that does not number its steps."""
+        """The complete commands of a worker that does not number its steps."""
         for infer in self._infer:
             commands = infer(turn, task, commands)
         return commands
@@ -389,7 +391,7 @@ class Machine:
         Such a task is born leased: one row is written, not one ready and then one leased, and its worker gets it with the
         first commit instead of the second. `ActivityStarted` stands in history right after the events of the message.
         Only the caller knows which workers have room, and to take a worker's room is an effect: so `decide` ends before
-        it, and the caller, which took the room, also gives it back if the decision comes to nothing. Tests:
+        it, and the caller, which took the room, also gives it back if the decision is not committed. Tests:
         `test_an_activity_that_is_born_leased_is_started_in_the_same_decision`,
         `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`.
         """
@@ -429,17 +431,17 @@ class Machine:
         return run.is_open and any(rule(run) for rule in self._waits_externally)
 
     def resolve(self, turn: Turn, entry: Recorded) -> None:
-        """The event just recorded has ended the first member of a group that has a winner."""
+        """Decide what follows when the event just recorded has ended the first member of a group that has a winner."""
         for resolve in self._on_group_won:
             resolve(turn, entry)
 
     def timed_out(self, turn: Turn, step: int) -> None:
-        """The timer of a wait has fired."""
+        """Decide what follows when the timer of a wait has fired."""
         for timed_out in self._on_wait_timeout:
             timed_out(turn, step)
 
     def acknowledged(self, turn: Turn, task: Task) -> None:
-        """A worker that does not number its steps was shown all news and goes on waiting."""
+        """Decide what follows when a worker that does not number its steps has seen all events and goes on waiting."""
         for acknowledged in self._acknowledged:
             acknowledged(turn, task)
 
@@ -452,12 +454,12 @@ class Machine:
     def _record_buffered(self, turn: Turn) -> None:
         """Record the events that were accepted in the middle of a workflow task, now that it is over."""
         buffered, turn.instance.buffered_events = turn.instance.buffered_events, []
-        if turn.run.is_open:  # a closed run takes no more events; that they were accepted is in the audit trail
+        if turn.run.is_open:  # a closed run takes no more events; the audit trail says that they were accepted
             for event, context in buffered:
                 turn.record_with_context(event, context)
 
     def _find_ready(self, turn: Turn) -> None:
-        """Look at the tasks that were touched, and leave those that are ready on the turn.
+        """Look at the tasks that were changed, and leave those that are ready on the turn.
 
         A row that serves nothing is corrected instead (`stray`), which changes no other row. A row that this turn made
         serves what it was made for.

@@ -1,4 +1,4 @@
-"""Messages: what reaches a workflow from outside its code. Each is decided by the feature that defines it.
+"""Messages: everything that the engine decides for an instance. The feature that defines a message decides it.
 
 A message is either *refused* (nothing is written) or decided. A durable rejection is a decision: it writes a record.
 """
@@ -14,16 +14,16 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
     """Base of all messages to one workflow instance."""
 
     def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
-        """Of which kinds, and under which request id, there may be a record of this from an earlier try."""
+        """The command types and the request id by which a record of an earlier attempt is found. None: there can be none."""
         return None
 
     def with_record(self, record: Any) -> Message:
-        """The same, with that record."""
+        """This message with the record that was found."""
         return self
 
 
 class Refused(Exception):
-    """The message was not taken and nothing was written. `reason` is stable; `fields` go to the caller."""
+    """The message was refused and nothing was written. `reason` is stable; `fields` go to the caller."""
 
     def __init__(self, reason: str, message: str, **fields: Any) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Retry policies, as they were snapped when the work was scheduled."""
+"""Retry policies. Work keeps the policy with which it was scheduled."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FOREVER = (1 << 31) - 1
 class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`max_attempts` None is unlimited. The backoff after the n-th failure is the n-th entry, then always the last.
 
-    `max_crashes`: so often in a row it is begun again after an attempt that never reported.
+    `max_crashes`: how often in a row the work is started again after an attempt that never reported.
     """
 
     max_attempts: int | None
@@ -27,7 +27,7 @@ class RetryPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     snapshot_version: int = 1
 
     def fatal(self, exception_type: str | None, exception_class: str | None) -> bool:
-        """Whether the policy names this exception as one that trying again does not help."""
+        """Whether the policy names this exception as one that is not retried."""
         named = self.non_retryable_error_types
         return bool(named) and (exception_type in named or exception_class in named)
 

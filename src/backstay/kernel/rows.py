@@ -1,4 +1,4 @@
-"""The rows that are stored beside history: of the instance itself, and of its run in the index."""
+"""The rows that are stored beside history: one of the instance, and one of each run in the index."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run_row(instance: Instance, run: Run) -> RunRow:
 
 
 def instance_row(instance: Instance, unanswered: int, waits_externally: bool) -> InstanceRow:
-    """The row of an instance. `awaited`: how many other instances owe it an answer. `outside`: only something from outside
-    makes it go on."""
+    """The row of an instance. `unanswered`: how many other instances owe it an answer. `waits_externally`: only something
+    from outside makes it go on."""
     run = instance.run
     return InstanceRow(
         instance.key,
@@ -51,8 +51,7 @@ def instance_row(instance: Instance, unanswered: int, waits_externally: bool) ->
         instance.command_sequence,
         instance.cursor,
         instance.next_wake,
-        len(instance.tasks)
-        + instance.missing_tasks,  # a row that is lost is not forgotten until it has been looked for
+        len(instance.tasks) + instance.missing_tasks,  # a row that is lost counts until it was looked for
         0 if run is None else run.length,
         0 if run is None else run.checksum,
         instance.reserved_at,

@@ -1,6 +1,6 @@
-"""Worker sessions, as activities ask for them: a series of activities that one worker runs, because it keeps something.
+"""Worker sessions: a series of activities that one worker runs, because it keeps something between them.
 
-The kernel only carries the wish. Who holds a session, and until when, is a matter of the fleet.
+The kernel only carries what an activity asks for. The server knows which worker holds a session, and until when.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from backstay.kernel.message import Refused
 
 
 class WorkerSession(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an activity says of the session it belongs to, in the words of the contract."""
+    """The session that an activity belongs to. The fields are those of the contract."""
 
     session_id: str
     queue: str | None = None

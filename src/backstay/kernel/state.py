@@ -1,7 +1,7 @@
 """State: what a workflow instance is right now, folded from its history, its own row and its task rows.
 
 `Run` is the fold of a history and nothing else, so it can be discarded at any time and folded again. Each feature keeps its
-own *part* of a run, which no other feature writes. `Workflow` adds what is stored beside history: the guard, counters, the
+own *part* of a run, which no other feature writes. `Instance` adds what is stored beside history: the guard, counters, the
 cursor and the tasks.
 """
 
@@ -88,12 +88,10 @@ class Run:
         self.not_before: Micros = 0  # a retry waits until then with its first task
         self.step = 0  # the highest step number recorded
         self.grouped = False  # some of its steps belong to groups
-        self.wake_events: list[
-            tuple[int, Resume]
-        ] = []  # events that wake its code, oldest first; those up to the cursor are dropped
-        self.own_task_events: list[
-            tuple[int, Resume]
-        ] = []  # events with a workflow task of their own, which comes first
+        # Events that wake its code, oldest first. Those up to the cursor are dropped.
+        self.wake_events: list[tuple[int, Resume]] = []
+        # Events with a workflow task of their own, which comes before the ordinary one.
+        self.own_task_events: list[tuple[int, Resume]] = []
         self.agenda: list[Moment] = []  # heap of (at, kind, id); entries may be stale
         self.moved_deadlines: dict[Moment, Micros] = {}  # deadlines that were moved to another time, in memory only
         self.parts = Parts()
@@ -146,13 +144,12 @@ class Instance:
         self.running_task: str | None = None  # the leased workflow task, which code is in the middle of
         # Events that were accepted while code was in the middle of a task. They are recorded after what it decides.
         self.buffered_events: list[tuple[Event, Context]] = []
-        self.missing_tasks = (
-            0  # how many task rows its own row counts that were not found; below zero: rows it does not count
-        )
+        # How many task rows were not found that its own row counts. Below zero: rows that it does not count.
+        self.missing_tasks = 0
         self.needs_reconcile = False  # the rows on disk differ from it, in the number of tasks or in where history ends
 
     def keep_task(self, task: Task) -> None:
-        """Take a task row in, new or changed."""
+        """Keep a task row, new or changed."""
         self.tasks[task.id] = task
         if task.kind == "workflow":
             if task.state == "leased":

@@ -1,4 +1,4 @@
-"""Tasks: work for a worker under a lease. `ready` -claim-> `leased` -> closed; `failed` waits for repair.
+"""Tasks: work for a worker under a lease. `ready` → `leased` → closed; `failed` waits for its backoff or a repair.
 
 The row is transport, not truth: history says what must happen, and `Machine.expect` derives from it which rows must exist.
 A lease is a fencing token (task, owner, attempt). A lease without `until` belongs to a worker inside the engine's own
@@ -46,7 +46,7 @@ START = Resume()
 
 
 class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Why a workflow task failed without failing its run, in the words of the contract."""
+    """Why a workflow task failed without failing its run. The fields are those of the contract."""
 
     message: str
     type: str | None = None
@@ -73,6 +73,8 @@ class Lease(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One task row."""
+
     id: str
     workflow: int
     run: int
@@ -88,9 +90,8 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     until: Micros | None = None
     call: str | None = None
     seen: int | None = None  # history sequence the leased workflow task works from
-    history_limit: int | None = field(
-        default=None, name="upto"
-    )  # a workflow task for one event sees history up to that event
+    # A workflow task for one event sees history up to that event.
+    history_limit: int | None = field(default=None, name="upto")
     resume: Resume = START
     step: int | None = None  # the activity's step
     session: WorkerSession | None = None  # the worker session that it must run in
@@ -100,12 +101,12 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     repair_available_at: Micros | None = None
 
     def is_due(self, now: Micros) -> bool:
-        """Whether a worker may have it now. A task without a pause is due even if the clock was set back since."""
+        """Whether a worker may have the task now. A task without a pause is due even if the clock was set back since."""
         return self.available_at <= now or self.available_at <= self.created_at
 
 
 class Expected(NamedTuple):
-    """What must exist for a workflow to move: the tasks by id, and the earliest deadline."""
+    """What must exist so that an instance goes on: its tasks by id, and its earliest deadline."""
 
     tasks: dict[str, Task]
     next_wake: Micros | None

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def add_task_deadlines(run: Run, task: Task) -> None:
-    """Put the deadlines of a task row on the agenda. Other than a run's own deadlines they are not in its history."""
+    """Put the deadlines of a task row on the agenda. Unlike a run's own deadlines they are not in its history."""
     if task.until is not None:
         run.add_deadline(task.until, "lease", task.id)
     if task.repair_available_at is not None:
@@ -46,7 +46,7 @@ def appended(entries: Sequence[T], entry: T) -> list[T]:
 
 
 def context_of(task: Task) -> Context:
-    """What events that are caused by work on a leased task remember of its lease."""
+    """The context of events that are caused by work on a leased task."""
     return Context(
         decided_after=task.seen,
         task_id=task.id,
@@ -62,6 +62,8 @@ _NO_STEPS: Final[_Steps] = ((), {})
 
 
 class Turn:
+    """The state, the time and the effects of the messages that are decided together."""
+
     # Slots, not fields of a struct: they are written many times a step, and only to slots does Python write directly.
     __slots__ = (
         "after",
@@ -167,7 +169,9 @@ class Turn:
     def command_at_step(self, step: int) -> Command | None:
         """The command that takes this step, of the completion being checked; the run has not reached it yet."""
         indexed_commands, steps = self.steps
-        if indexed_commands is not self.pending_commands:  # a table, since every one of thousands may be looked up
+        if (
+            indexed_commands is not self.pending_commands
+        ):  # a table: a completion may have thousands of commands that are all looked up
             steps = {}
             self.steps = self.pending_commands, steps
             reached = self.run.step
@@ -183,7 +187,7 @@ class Turn:
         return self.due_task if found is None and self.due_task is not None and self.due_task.id == id else found
 
     def put_task(self, task: Task) -> Task:
-        """Write the row of a task, new or changed. If it is ready, it is looked at when the message is decided."""
+        """Write the row of a task, new or changed. If the task is ready, it is offered once the message is decided."""
         instance = self.instance
         existed = task.id in instance.tasks
         self.changed_tasks.setdefault(task.id, existed)
@@ -213,7 +217,7 @@ class Turn:
                 )
 
     def withdraw_task(self, task_id: str) -> None:
-        """Delete the task of an attempt that is over. Its worker does not know yet, and is told after the commit."""
+        """Delete the task of an attempt that is over. Its worker learns of it after the commit."""
         self.drop_task(task_id)
         self.withdrawn = appended(self.withdrawn, task_id)
 
@@ -266,7 +270,7 @@ class Turn:
         )
         self.granted.append(leased)
         claimed = self.features.tasks[task.kind].claimed
-        if claimed is not None:  # to claim a workflow task is no fact of its run
+        if claimed is not None:  # nothing is recorded when a workflow task is claimed
             self.context = context_of(leased)
             claimed(self, leased)
             self.context = NO_CONTEXT
@@ -308,9 +312,9 @@ class Turn:
         return entry
 
     def record_or_buffer(self, event: Event, context: Context) -> None:
-        """Record an event from outside, or keep it until the workflow task ends that code is in the middle of.
+        """Record an event from outside, or buffer it until the workflow task ends that code is in the middle of.
 
-        So everything that the code decided without having seen the event stands before it in history.
+        So everything that the code decides without having seen the event stands before it in history.
         """
         if self.instance.buffered_events or self.instance.running_task is not None:
             self.instance.buffered_events.append((event, context))
@@ -318,19 +322,19 @@ class Turn:
             self.record_with_context(event, context)
 
     def record_with_context(self, event: Event, context: Context) -> Recorded:
-        """Record one event with a cause of its own."""
+        """Record one event with a context of its own."""
         before, self.context = self.context, context
         entry = self.record(event)
         self.context = before
         return entry
 
     def send(self, namespace: str, workflow_id: str, message: OutboxMessage) -> None:
-        """Send a message to another instance, after the commit."""
+        """Put a message to another instance into the outbox. The engine delivers it after the commit."""
         send = Send(self.ids.key(), self.instance.key, namespace, workflow_id, message)
         self.sends = appended(self.sends, send)
 
     def notify(self, topic: str, value: Any) -> None:
-        """Notify those who wait for this topic, after the commit."""
+        """Notify the waiters of this topic, after the commit."""
         self.notifications = appended(self.notifications, (topic, value))
 
     def begin_run(self, run: Run) -> None:

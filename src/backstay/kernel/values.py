@@ -1,4 +1,4 @@
-"""Words shared by every part of the kernel: time, routing, ids derived from a run.
+"""Values shared by every part of the kernel: time, routing, ids derived from a run.
 
 Time is whole microseconds since the epoch, handed in by the shell; nothing here reads a clock.
 Ids of steps, attempts, tasks and commands derive from the run they belong to, so they need no generator,
@@ -29,10 +29,10 @@ _ID = re.compile(r"[A-Za-z0-9._:~-]{1,191}")
 
 
 SCHEDULES = "/schedules"
-"""Behind the name of a namespace: where its schedules live. No namespace has such a name, so nothing else lives there."""
+"""The suffix that makes of a namespace the one of its schedules. No namespace of workflows has a slash in its name."""
 
 STREAMS = "/streams"
-"""The same for the output streams of its runs."""
+"""The suffix for the output streams of its runs."""
 
 InstanceKind = Literal["workflow", "schedule", "stream"]
 
@@ -43,19 +43,19 @@ def moment(at: Micros) -> datetime:
 
 
 def instance_kind(namespace: str) -> InstanceKind:
-    """What the instances of a place are. A namespace holds workflows; beside it is a place for each other kind."""
+    """What the instances of a namespace are: workflows, or by its suffix schedules or streams."""
     if "/" not in namespace:
         return "workflow"
     return "schedule" if namespace.endswith(SCHEDULES) else "stream"
 
 
 def base_namespace(namespace: str) -> str:
-    """The namespace that a place belongs to."""
+    """The namespace of workflows that one of schedules or streams belongs to."""
     return namespace.partition("/")[0]
 
 
 class Ids(Protocol):
-    """Where fresh identity comes from: time-ordered, unique over all engines of a store."""
+    """A source of new ids, which are unique over all engines of a store."""
 
     def ulid(self) -> str: ...
     def key(self) -> int:
@@ -131,7 +131,7 @@ def signal_wait_id(run_id: str, step: int) -> str:
 
 
 def update_id(run_id: str, command_sequence: int, history_length: int | None = None) -> str:
-    """The id of an update. `behind`: the length of the run's history when it was accepted; a search begins there."""
+    """The id of an update. `history_length`: of the run when the update was accepted; a search begins there."""
     return (
         f"{run_id}-u{command_sequence}" if history_length is None else f"{run_id}-u{command_sequence}.{history_length}"
     )

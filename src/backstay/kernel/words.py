@@ -1,8 +1,8 @@
 """The words of a history: for each event what it is about, and the line that says it to people.
 
 Every feature brings the words of its events (`Feature.words`); the command line and the JSON of a run take kind and text
-from there. Words are pure. What they cannot know, how a time is printed and what is in a payload, they ask of a `Format`,
-and what happened before the event they find in the `Story` of its run.
+from there. Words are pure. A `Format` prints times and payloads, and the `Story` of a run knows what happened before an
+event.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class Phrase(NamedTuple):
     shown: bool = True
     """False: the lines next to it say the same, so a timeline leaves it out."""
     news: bool = False
-    """Whether somebody who watches many runs wants to see it at once."""
+    """Whether a view of many runs shows it at once."""
 
 
 class Format(Protocol):
-    """How times and payloads are printed. The shell brings one."""
+    """Prints times and payloads. The shell implements it."""
 
     def span(self, length: Micros, /) -> str:
         """A length of time, such as `1.25 s`."""
@@ -98,7 +98,7 @@ class OpenStep:
         self.outside = False  # it waits for something from outside the run
 
     def waits(self, form: Format, now: Micros) -> str:
-        """What a run that stands at this step waits for."""
+        """What the run waits for at this step."""
         if self.outside:
             until = "" if self.fires_at is None else f", until {form.moment(self.fires_at)}"
             return f"{self.name}, for {form.span(now - self.scheduled_at)}{until}"
@@ -115,7 +115,7 @@ class OpenStep:
 
 
 class Story:
-    """A run as far as its events were told, in order: when it began, which steps are open, what failed last.
+    """A run up to the event that is being told: when it began, which steps are open, what failed last.
 
     The phrase of an event reads it and brings it up to date, as a fold does with the state of a run.
     """
@@ -123,7 +123,7 @@ class Story:
     __slots__ = ("at", "began", "closed", "event", "failed", "form", "last_failure", "open", "workflow_type")
 
     def __init__(self, form: Format, workflow_type: str = "workflow", began: Micros = 0) -> None:
-        """A story that begins in the middle of a history is given the type of the run and when it began."""
+        """`workflow_type` and `began` are passed for a story that begins in the middle of a history."""
         self.form = form
         self.workflow_type = workflow_type
         self.began = began
@@ -131,11 +131,11 @@ class Story:
         self.open: dict[int, OpenStep] = {}
         self.closed = False
         self.event: Event | None = None  # the one that is being told
-        self.failed: Event | None = None  # the last one that told of a failure
+        self.failed: Event | None = None  # the last one that was a failure
         self.last_failure: tuple[Micros, str] | None = None
 
     def turn_to(self, entry: Recorded) -> None:
-        """The next event to tell is this."""
+        """Move to the next event."""
         self.at, self.event = entry.at, entry.event
         if not self.began:
             self.began = entry.at

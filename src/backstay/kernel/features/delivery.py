@@ -1,4 +1,4 @@
-"""Delivery: a send reaches its receiver. Taking it and what follows from it are one decision."""
+"""Delivery: a send reaches its receiver. The send is deleted and its message decided in one decision."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from backstay.kernel.turn import Turn, appended
 
 
 class Deliver(Message, frozen=True, kw_only=True):
-    """`retained`: the record of the command that an earlier delivery of the same send caused, if there was one. `known`: the
-    request ids that the parcel seeks and that have a record here."""
+    """Deliver a send. `retained`: the record of the command that an earlier delivery of the same send caused, if there was
+    one. `known`: of the request ids that the message asks after, those with a record here."""
 
     send: Send
     retained: CommandRecord | None = None
@@ -37,13 +37,13 @@ def deliver(turn: Turn, delivery: Deliver) -> None:
 
 
 class ReturnSend(Message, frozen=True, kw_only=True):
-    """To the sender: nobody is there to take this send, because the one that should have made its receiver is lost."""
+    """Return a send to its sender: the receiver does not exist, because the send that creates it was lost."""
 
     send: Send
 
 
 def return_send(turn: Turn, message: ReturnSend) -> None:
-    """Who still waits for the receiver makes it once more; of a run that is over nothing will, so its send ends here."""
+    """Send the start of the receiver once more. A closed run starts nothing any more, so its send is deleted."""
     run = turn.instance.run
     if run is not None and run.is_open:
         turn.features.resend_unanswered(turn)

@@ -1,4 +1,4 @@
-"""The child's side: being started by a parent, reporting back, being retried, and hearing from the parent.
+"""The child's side: it is started by a parent, reports its state, is retried, and receives signals and stops.
 
 A child is an ordinary instance. What makes it a child is in its `WorkflowStarted`, and goes along when it continues as new.
 """
@@ -52,7 +52,7 @@ def receive_start(turn: Turn, delivery: Deliver) -> None:
 
 
 def start_once(turn: Turn, message: StartFromParent, start: Start) -> bool:
-    """Start, unless that was done before. Whether it was done now."""
+    """Start the run of a call, unless it has started before. Returns whether it was started now."""
     instance = turn.instance
     if instance.run is not None:
         own = _parent(instance.run)
@@ -96,7 +96,7 @@ def start_of(turn: Turn, message: StartFromParent) -> Start:
 
 
 def _reject_start(turn: Turn, message: StartFromParent, why: str) -> None:
-    """No run comes of this call, and the parent hears it as the failure of the run that it named."""
+    """Report to the parent that the run it named has failed: the call cannot be started."""
     parent = message.parent
     close = Close(
         status="failed",
@@ -134,14 +134,14 @@ def _parent(run: Run) -> Parent | None:
 
 
 def run_closed(turn: Turn) -> None:
-    """A child's run has closed: try again if its policy says so, otherwise tell the parent."""
+    """Retry a child's run that has closed, if its policy says so; otherwise report the close to the parent."""
     run = turn.run
     before = run.part(Identity).started
     parent = None if before is None else parent_of(before)
     if before is None or parent is None:
         return
     if run.closed_reason == "continued":
-        return  # the next run tells of itself when it opens
+        return  # the next run reports when it opens (`run_continued`)
     close = close_of(run)
     if run.status == "failed" and _may_retry(parent, close):
         _retry(turn, run, before, parent)
@@ -152,18 +152,18 @@ def run_closed(turn: Turn) -> None:
 def _may_retry(parent: Parent, close: Close) -> bool:
     policy = parent.retry_policy
     if policy is None or close.non_retryable:
-        return False  # so is a deadline for all tries together
+        return False  # the execution timeout, which is for all attempts together, is not retryable either
     if policy.max_attempts is not None and parent.retry_attempt >= policy.max_attempts:
         return False
     return not {close.exception_type, close.exception_class} & set(policy.non_retryable_error_types)
 
 
 def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> None:
-    """Open the next try in the commit that failed the last one; the parent is told, and sleeps on."""
+    """Open the next run in the commit that failed the last one. The parent records the run, which does not wake its code."""
     policy = parent.retry_policy
     assert policy is not None
     pause = policy.backoff(parent.retry_attempt)
-    # The next run is told what this one was told and did not get to; its updates have failed with it.
+    # The next run receives the events that this one had not handled. Updates have failed with this run.
     buffered = [
         entry for entry in turn.instance.buffered_events if not isinstance(entry[0], UpdateAccepted | UpdateRejected)
     ]
@@ -198,7 +198,7 @@ def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> Non
 
 
 def run_continued(turn: Turn) -> None:
-    """A continued child tells its parent of the run it goes on with."""
+    """Report to the parent the next run of a child that has continued as new."""
     parent = _parent(turn.run)
     if parent is not None:
         _report(turn, parent, turn.run, None)
@@ -229,15 +229,13 @@ def _report(
     )
 
 
-# -- from the parent
+# -- messages from the parent
 
 
 def receive_signal(turn: Turn, delivery: Deliver) -> None:
     message = delivery.send.message
     assert isinstance(message, SignalFromParent)
-    if delivery.retained is None and _belongs_to_call(
-        turn, message.child_call_id
-    ):  # a record of it shows that it came before
+    if delivery.retained is None and _belongs_to_call(turn, message.child_call_id):  # a record: it has arrived before
         signal_run(
             turn,
             DeliverSignal(
@@ -317,10 +315,8 @@ def _belongs_to_call(turn: Turn, call: str) -> bool:
     return parent is not None and parent.child_call_id == call
 
 
-# -- how a run closed, from its terminal event
-
-
 def close_of(run: Run) -> Close:
+    """How a run closed, from its terminal event."""
     base = Close(status=run.status, closed_reason=run.closed_reason or "", closed_at=run.closed_at or 0)
     match run.ended_by:
         case WorkflowCompleted(output=output):

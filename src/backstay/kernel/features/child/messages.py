@@ -1,4 +1,4 @@
-"""What parents and children send each other."""
+"""The outbox messages of parents and children."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.kernel.values import Micros, Routing, base_namespace
 
 
 class StartFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
-    """Start, unless that was done before; then say how it stands, if the parent knows of no later run than this one."""
+    """Start a child. A child that has started before reports its state, unless the parent knows its newest run."""
 
     creates = True
     workflow_type: str
@@ -40,7 +40,7 @@ class SignalFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=T
 
 
 class AskAfterSignals(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
-    """Which of these signals have arrived? By their places in the parent's history, oldest first, with their request ids."""
+    """Ask which of these signals have arrived: their request ids by their sequence in the parent's history, oldest first."""
 
     child_call_id: str
     request_ids: dict[int, str] = field(name="sent")
@@ -54,9 +54,9 @@ class AskAfterSignals(OutboxMessage, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class SignalsArrived(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
-    """Of so many signals `asked` after, the newest at the place `last`, all have arrived except those that are `missing`.
+    """The answer: all signals have arrived except the `missing` ones, by their sequence in the parent's history.
 
-    `through`: up to this place none is.
+    `asked`: how many signals the question named. `last`: the newest of them. `through`: no signal up to here is missing.
     """
 
     child_call_id: str
@@ -79,7 +79,7 @@ class StopFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def stop(turn: Turn, call: str, instance: str, policy: str, reason: str, *, answer: bool) -> None:
-    """Tell a workflow that this one has started to end. A schedule keeps what it starts in another place than itself."""
+    """Send a stop to a workflow that this instance has started. A schedule is in another namespace than its workflows."""
     turn.send(
         base_namespace(turn.instance.namespace),
         instance,
@@ -107,7 +107,7 @@ class PolicyAnswer(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Close(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a child ended. `started` False: there was none, because its start could not be taken."""
+    """How a child ended. `started` False: it never existed, because its start was rejected."""
 
     status: str
     closed_reason: str

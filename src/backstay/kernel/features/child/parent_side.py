@@ -1,4 +1,4 @@
-"""The parent's side: starting children, hearing of them, and what closing means for them."""
+"""The parent's side: it starts children, records their reports, and applies the parent-close policy to them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
 
 
 def send_start(turn: Turn, child: Child, definition: RecordedDefinition | None = None) -> None:
-    """Send the start of a child, or ask after it: a child that has started answers with how it stands."""
+    """Send the start of a child, or ask after it: a child that has started answers with its state."""
     instance, run = turn.instance, turn.run
     scheduled = child.scheduled
     turn.send(
@@ -124,7 +124,7 @@ def send_start(turn: Turn, child: Child, definition: RecordedDefinition | None =
 
 
 def dispatch(turn: Turn, step: int) -> bool:
-    """An earlier leaf of its group has closed: this child may start."""
+    """Start the child of this step, which a bounded group had held back; then send the signals that waited for it."""
     child = turn.run.part(Children).open.get(step)
     if child is not None:
         send_start(turn, child, child.scheduled.definition)
@@ -134,7 +134,7 @@ def dispatch(turn: Turn, step: int) -> bool:
 
 
 def ask_after(turn: Turn) -> None:
-    """Ask after every child that owes an answer: the start, or the stop, is sent once more; and after its signals."""
+    """Ask after every child that owes an answer: send its start, or its stop, once more; and ask after its signals."""
     run = turn.run
     if not run.is_open:
         for open_child in unanswered(run):
@@ -162,7 +162,7 @@ def cancel(turn: Turn, command: CancelChild) -> None:
 
 
 def _cancel_unstarted(turn: Turn, child: Child) -> None:
-    """A bounded group still holds it back: nobody has to be asked."""
+    """Record a child as cancelled that a bounded group holds back. It was never started, so nothing is sent."""
     turn.record(
         ChildRunCancelled(
             **identity(child),
@@ -179,9 +179,10 @@ def _cancel_unstarted(turn: Turn, child: Child) -> None:
 
 
 def cancel_open(turn: Turn) -> None:
-    """The run is being stopped: a child that a bounded group still holds back will never start.
+    """Cancel the children that bounded groups hold back, because the run is being stopped.
 
-    Ahead of everything else, whose end would let it go. What has started is treated by its policy.
+    They come first: the end of another member of the group would start them. Children that have started are treated by
+    their policy.
     """
     run = turn.run
     if Children not in run.parts:
@@ -190,7 +191,7 @@ def cancel_open(turn: Turn) -> None:
         _cancel_unstarted(turn, child)
 
 
-# -- what comes back
+# -- reports of children
 
 
 def receive_child_report(turn: Turn, delivery: Deliver) -> None:
@@ -198,13 +199,13 @@ def receive_child_report(turn: Turn, delivery: Deliver) -> None:
     assert isinstance(report, ChildReport)
     run = turn.instance.run
     if run is None or not run.is_open:
-        return  # what its children do is their own business now
+        return  # a closed run records nothing of its children
     if run.run_id != report.parent_run_id:
         _close_carried(turn, report)
         return
     child = child_of(run, report.child_call_id)
     if child is None:
-        return  # told before
+        return  # its close is recorded already
     if report.run_number > child.run_number:
         turn.record(
             ChildRunStarted(
@@ -221,7 +222,7 @@ def receive_child_report(turn: Turn, delivery: Deliver) -> None:
 
 
 def _close_carried(turn: Turn, report: ChildReport) -> None:
-    """The run that asked has continued. Its outcome is of no use to the next, but nobody need go on carrying the child."""
+    """Record that a child of an earlier run of the chain has closed. Its outcome is not used, but it is carried no further."""
     close = report.close
     if close is None:
         return
@@ -268,7 +269,7 @@ def _close(turn: Turn, child: Child, report: ChildReport, close: Close) -> None:
 
 
 def run_closed(turn: Turn) -> None:
-    """Every open child is treated by its policy, unless the chain goes on."""
+    """Apply the parent-close policy to every open child, unless the chain goes on."""
     run = turn.run
     if run.closed_reason == "continued":
         return
@@ -277,7 +278,7 @@ def run_closed(turn: Turn) -> None:
 
 
 def unanswered(run: Run) -> list[OpenChild]:
-    """Of a closed run: the children that have not said yet what they made of its close."""
+    """The children of a closed run that have not answered yet how they applied the parent-close policy."""
     if run.closed_reason is None or run.closed_reason == "continued":
         return []
     left = still_open(run)
@@ -292,7 +293,7 @@ def _enforce(turn: Turn, child: OpenChild) -> None:
 
 
 def still_open(run: Run) -> list[OpenChild]:
-    """The children with a policy that closing for good would have to enforce, those of earlier runs included."""
+    """The open children whose policy is not `abandon`, those of earlier runs of the chain included."""
     inherited = _inherited(run)
     part = run.parts.get(Children)
     if part is None:
@@ -311,7 +312,7 @@ def still_open(run: Run) -> list[OpenChild]:
 
 
 def _inherited(run: Run) -> list[OpenChild]:
-    """What earlier runs of the chain left open and is not over yet."""
+    """The children that earlier runs of the chain left open and that have not closed since."""
     started = run.part(Identity).started
     left = [] if started is None else started.open_children
     part = run.parts.get(Children) if left else None
@@ -336,7 +337,7 @@ def receive_policy_answer(turn: Turn, delivery: Deliver) -> None:
     elif answer.outcome == "rejected":
         turn.record(ParentClosePolicyFailed(**fields, error=answer.error or "rejected"))
     else:
-        run.part(Children).answered.add(answer.child_call_id)  # it had closed by itself: no fact of the parent's
+        run.part(Children).answered.add(answer.child_call_id)  # it had closed by itself: nothing to record
 
 
 def count_unanswered(run: Run) -> int:

@@ -1,6 +1,6 @@
-"""Facts and state of children, on the side of the parent: Scheduled → RunStarted+ → Completed | Failed | Cancelled | Terminated.
+"""Events and state of children, on the side of the parent: Scheduled → RunStarted+ → Completed | Failed | Cancelled | Terminated.
 
-Open exactly while in `Children.open`. The parent's own history is the only authority for what became of a child.
+A child is open exactly while in `Children.open`. The parent's own history is the only authority for its outcome.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StartChildWorkflow(StepCommand, frozen=True, kw_only=True, omit_defaults=T
 
 
 class CancelChild(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_child"):
-    """The code no longer waits for this child: it is asked to stop."""
+    """The code no longer waits for this child: ask the child to stop."""
 
     step: int
 
@@ -54,7 +54,7 @@ class SignalChild(StepCommand, frozen=True, kw_only=True, omit_defaults=True, ta
 
 
 class SignalChildFromUpdate(Command, frozen=True, kw_only=True, omit_defaults=True, tag="signal_child_from_update"):
-    """Goes with the completion of an update; `number` counts within it."""
+    """A signal that the handler of an update sends; `number` counts them within the update."""
 
     own_task = True
     answers = False
@@ -140,14 +140,14 @@ class ChildSignalSentByUpdate(Event, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ChildSignalsConfirmed(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """Every signal to this child that this history has up to the sequence `through` has arrived there."""
+    """Every signal to this child has arrived that stands in this history up to the sequence `through`."""
 
     child_call_id: str
     through: int
 
 
 class CarriedChildClosed(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A child that an earlier run of the chain left open is over: its policy has nothing to enforce any more."""
+    """A child that an earlier run of the chain left open has closed: its parent-close policy is not needed any more."""
 
     child_call_id: str
     child_workflow_instance_id: str
@@ -173,10 +173,10 @@ class ParentClosePolicyFailed(ParentClosePolicy, frozen=True, kw_only=True, omit
 
 
 class Child:
-    """One open child. `run_id` is the newest run the parent has been told of.
+    """One open child. `run_id` is its newest run that the parent knows of.
 
-    `signals` are those that it is not known to have, by their places in history: they go with its start if a group holds
-    it back, and are asked after.
+    `signals` are those that are not confirmed yet, by their sequence in history. They are asked after, or sent with the
+    child's start if a group holds it back.
     """
 
     __slots__ = ("run_id", "run_number", "scheduled", "signals")
@@ -188,7 +188,7 @@ class Child:
         self.signals: dict[int, ChildSignalSent | ChildSignalSentByUpdate] = {}
 
     def dispatched(self, run: Run, at: Micros) -> None:
-        """Its start is sent with the decision that lets it go."""
+        """The decision that dispatches it also sends its start."""
 
 
 class Children:
@@ -197,12 +197,12 @@ class Children:
     def __init__(self) -> None:
         self.open: dict[int, Child] = {}
         self.steps: dict[str, int] = {}  # by call
-        self.answered: set[str] = set()  # calls whose children have said what they made of the parent's close
+        self.answered: set[str] = set()  # calls whose children have answered the parent's close
         self.gone: set[str] = set()  # calls of earlier runs of the chain whose children are over
 
 
 def identity(child: Child) -> dict[str, Any]:
-    """What every event of a call repeats."""
+    """The fields that every event of a call repeats."""
     scheduled = child.scheduled
     return {
         "sequence": scheduled.sequence,
@@ -251,7 +251,7 @@ def closed(run: Run, event: ChildRunCompleted | ChildUnsuccessful, entry: Record
 
 
 def signal_sent(run: Run, event: ChildSignalSent | ChildSignalSentByUpdate, entry: Recorded) -> None:
-    """The signal is on its way with the commit of this event, or goes with the start of a child that is held back."""
+    """Remember a signal until its arrival is confirmed."""
     child = child_of(run, event.child_call_id)
     if child is not None:
         child.signals[entry.sequence] = event

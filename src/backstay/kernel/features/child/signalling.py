@@ -1,7 +1,8 @@
 """Signals from a parent to its children: sent with the commit of the step, and asked after until they have arrived.
 
-A signal is made again if its row was lost. The child keeps a record of each under its request id, whatever run of it took
-the signal, so it knows which have come; and what it says of that is recorded, so each is asked after until then and no longer.
+A signal whose row was lost is sent again. The child keeps a record of each signal under its request id, whichever of its
+runs received it, so it knows which have arrived. The parent records that answer, so each signal is asked after only until
+then.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def _request_id(turn: Turn, event: ChildSignalSent | ChildSignalSentByUpdate) ->
 
 
 def ask_after(turn: Turn, child: Child) -> None:
-    """Ask which of its signals have arrived. What is on its way now arrives ahead of the question."""
+    """Ask a child which of its signals have arrived. Signals that are on their way arrive before the question."""
     if child.signals:
         _ask(turn, child, child.signals)
 
@@ -107,7 +108,7 @@ def _ask(turn: Turn, child: Child, signals: Mapping[int, ChildSignalSent | Child
 
 
 def receive_signals_arrived(turn: Turn, delivery: Deliver) -> None:
-    """The child has said which of its signals have arrived: the others are sent again, and then the next are asked after."""
+    """Send the signals again that the child does not have, record those that it has, and ask after the next page."""
     answer = delivery.send.message
     assert isinstance(answer, SignalsArrived)
     run = turn.instance.run

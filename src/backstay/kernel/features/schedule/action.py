@@ -1,4 +1,4 @@
-"""The side of the workflow that a schedule starts: an ordinary instance that reports its close, and notes what it is for."""
+"""The workflow that a schedule starts: an ordinary instance that records its trigger and reports its close."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StartFromSchedule(StartFromParent, frozen=True, kw_only=True, omit_default
     visibility_labels: dict[str, str] = {}
 
     def with_definition(self, define: Callable[[Any, str], Any]) -> OutboxMessage:
-        """Nobody who starts it knows its code: what is known where it arrives goes with it."""
+        """The schedule does not know the code of the workflow; the engine that delivers the start does."""
         if self.definition is not None:
             return self
         routing, definition = define(self.routing, self.workflow_type)
@@ -33,7 +33,7 @@ class StartFromSchedule(StartFromParent, frozen=True, kw_only=True, omit_default
 
 
 def workflow_id_of(schedule_id: str, occasion: Occasion, number: int) -> str:
-    """What is started for an occurrence is named after it, so that it cannot be started twice."""
+    """The id of the workflow for an occurrence. It is made from the occurrence, so that none is started twice."""
     match occasion.cause:
         case "schedule":
             return f"schedule:{schedule_id}:{_iso(occasion.occurrence)}"

@@ -1,10 +1,10 @@
-"""Cron expressions in a time zone: five fields, matched by the clock on the wall.
+"""Cron expressions in a time zone: five fields, matched by local time.
 
-Where the wall clock jumps, what an expression says decides. One with `*` in its minute or hour goes by elapsed time: it fires
-in both halves of a repeated hour, and what the clock leaves out it leaves out too. Any other names times of the day, and each
-of them comes once a day: at its first reading where the hour repeats, and right behind the gap where the clock has left it out.
+Where local time jumps, the expression decides. One with `*` in its minute or hour goes by elapsed time: it fires in both
+halves of a repeated hour, and not in an hour that is left out. Any other names times of the day, and each of them comes once
+a day: the first time where the hour repeats, and right after the gap where the hour is left out.
 
-Nothing here reads a clock. The rules of a zone are data that comes with the installation, as `zoneinfo` reads it.
+Nothing here reads a clock. The rules of a zone are data of the installation, which `zoneinfo` reads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _FIELDS = (
 
 
 class CronError(ValueError):
-    """An expression that cannot be read, or a zone that is not known."""
+    """The expression cannot be read, or the time zone is not known."""
 
 
 class Cron(NamedTuple):
@@ -71,7 +71,7 @@ class Cron(NamedTuple):
         return of_month or of_week if self.either_day else of_month and of_week
 
     def after(self, at: Micros, zone: tzinfo) -> Iterator[Micros]:
-        """Every moment it names behind this one, in order. Ends if none comes for years."""
+        """The moments after `at` that the expression names, in order. Ends if there is none for years."""
         day = _local(at, zone).date()
         idle = 0
         while idle < FARTHEST:
@@ -82,24 +82,24 @@ class Cron(NamedTuple):
             idle = 0 if found else idle + 1
             day += timedelta(days=1)
 
-    def _of(self, day: date, zone: tzinfo, later_moment: Micros) -> Iterator[Micros]:
+    def _of(self, day: date, zone: tzinfo, after: Micros) -> Iterator[Micros]:
         wanted = self.on(day)
         if not wanted and not self.elapsed:
             return
         start, end = _start(day, zone), _start(day + timedelta(days=1), zone)
         if end - start == DAY and _offset(start, zone) == _offset(end, zone):
             if wanted:  # an ordinary day
-                first = bisect_right(self.minutes, (later_moment - start) // MINUTE) if later_moment >= start else 0
+                first = bisect_right(self.minutes, (after - start) // MINUTE) if after >= start else 0
                 for minute in self.minutes[first:]:
                     yield start + minute * MINUTE
         elif self.elapsed:
             minutes = set(self.minutes)
             for moment in range(start, end, MINUTE):
                 there = _local(moment, zone)
-                if moment > later_moment and there.hour * 60 + there.minute in minutes and self.on(there.date()):
+                if moment > after and there.hour * 60 + there.minute in minutes and self.on(there.date()):
                     yield moment
         else:
-            last = later_moment
+            last = after
             for minute in self.minutes:
                 moment = _instant(datetime(day.year, day.month, day.day, minute // 60, minute % 60), zone)
                 if moment > last:  # everything in a gap comes at its end, together
@@ -162,7 +162,7 @@ def _digits(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 4
 
 
-# -- the clock on the wall
+# -- local time
 
 
 @lru_cache(256)
@@ -188,19 +188,17 @@ def _start(day: date, zone: tzinfo) -> Micros:
 
 
 def _instant(reading: datetime, zone: tzinfo) -> Micros:
-    """When the clock first shows this; if it never does, when it goes on behind it."""
+    """The moment at which local time is first this reading; if it never is, the end of the gap that left it out."""
     moment = _as_if(reading, zone, 0)
     if _local(moment, zone).replace(tzinfo=None) == reading:
         return moment
-    before, later_moment = (
-        _as_if(reading, zone, 1),
-        moment,
-    )  # of the jump: by the offset behind it, and by the one before
+    # The reading by the offset after the jump is a moment before it, and by the offset before the jump one after it.
+    before, after = _as_if(reading, zone, 1), moment
     old = _offset(before, zone)
-    while later_moment - before > SECOND:
-        middle = (before + later_moment) // 2 // SECOND * SECOND
-        before, later_moment = (middle, later_moment) if _offset(middle, zone) == old else (before, middle)
-    return later_moment
+    while after - before > SECOND:
+        middle = (before + after) // 2 // SECOND * SECOND
+        before, after = (middle, after) if _offset(middle, zone) == old else (before, middle)
+    return after
 
 
 def _as_if(reading: datetime, zone: tzinfo, fold: int) -> Micros:

@@ -1,7 +1,7 @@
-"""Firing: a moment has come, somebody asks for it, or a workflow that others waited for has closed.
+"""Firing: an occurrence is due, a caller triggers one, or a workflow has closed that buffered occurrences waited for.
 
-A workflow is started by a send, like a child, and named after what it is for: starting it twice is starting it once. The
-schedule hears of its close like a parent, and only its own record of that lets the next one go.
+A workflow is started by a send, like a child. Its id is made from the occurrence, so a start that is sent twice starts it
+once. The workflow reports its close to the schedule like a child, and the event of that report starts the next one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ EXHAUSTED = "remaining_actions_exhausted"
 
 
 def next_fire(instance: Instance, schedule: Schedule, after: Micros) -> Fire | None:
-    """What fires next behind this moment. Nothing does while a schedule is paused."""
+    """The next fire after this moment. A paused schedule has none."""
     if schedule.status != "active":
         return None
     plan = schedule.plan
@@ -60,7 +60,7 @@ def _name(instance: Instance, schedule: Schedule) -> str:
     return f"{instance.namespace}/{schedule.schedule_id}"
 
 
-# -- a moment has come
+# -- an occurrence is due
 
 
 def armed(instance: Instance, occurrence: Micros) -> Micros | None:
@@ -76,14 +76,14 @@ def length(instance: Instance, occurrence: Micros) -> Micros:
 
 
 def again(instance: Instance, occurrence: Micros, now: Micros) -> Micros:
-    """The clock went back: the next moment by the clock of now."""
+    """When the schedule fires next, counted from now, because the clock was set back."""
     schedule = of(instance.current)
     fire = None if schedule is None else next_fire(instance, schedule, now)
     return now if fire is None else fire.at
 
 
 def due(turn: Turn, occurrence: Micros) -> None:
-    """Fire once for everything that was missed, and count the rest."""
+    """Fire for the latest occurrence that is due, and count those before it as skipped."""
     schedule = _schedule(turn)
     first = schedule.next_fire
     at = turn.features.agenda.armed(turn.instance, "schedule", occurrence)
@@ -91,7 +91,7 @@ def due(turn: Turn, occurrence: Micros) -> None:
         return
     plan, name = schedule.plan, _name(turn.instance, schedule)
     if at != first.at:
-        # By a clock since set back: it stands for the moment that this clock has come to.
+        # The deadline was moved because the clock was set back: fire for the occurrence that the clock is at now.
         later = fires(plan.spec, name, plan.jitter_seconds, at - plan.jitter_seconds * SECOND - 1)
         first = next((fire for fire in later if fire.at >= at), first)
     last, before = missed(plan.spec, name, plan.jitter_seconds, first, turn.now)
@@ -106,7 +106,7 @@ def due(turn: Turn, occurrence: Micros) -> None:
     roll_over(turn)
 
 
-# -- somebody asks for it
+# -- trigger and backfill
 
 
 def trigger(turn: Turn, message: ScheduleTrigger) -> None:
@@ -126,7 +126,7 @@ def trigger(turn: Turn, message: ScheduleTrigger) -> None:
 
 
 def backfill_occurrences(schedule: Schedule, start: Micros, end: Micros) -> list[Micros]:
-    """The occurrences of a backfill, or why it cannot be done."""
+    """The occurrences of a backfill; refused if the range is wrong or has too many."""
     if not 0 <= start < end or end > 4_102_444_800 * SECOND:
         raise Refused(
             "invalid_time_range",
@@ -152,7 +152,7 @@ def backfill(turn: Turn, message: ScheduleBackfill) -> None:
     command = messages.accept(turn, message)
     policy = message.overlap_policy or schedule.plan.overlap_policy
     if policy in ("buffer_one", "buffer_all"):
-        policy = "allow_all"  # what is asked for now is not put off
+        policy = "allow_all"  # a backfill starts at once
     fired: list[FiredOccurrence] = []
     for moment in moments:
         occasion = Occasion(occurrence=moment, cause="backfill")
@@ -172,7 +172,7 @@ def backfill(turn: Turn, message: ScheduleBackfill) -> None:
 
 
 def _record_skips(turn: Turn, fired: Iterable[FiredOccurrence], policy: Overlap) -> None:
-    """One record for all that were skipped for the same reason."""
+    """Record the skipped occurrences, with one event for each reason."""
     reasons: dict[str, list[FiredOccurrence]] = {}
     for one in fired:
         if one.outcome == "skipped":
@@ -190,7 +190,7 @@ def _record_skips(turn: Turn, fired: Iterable[FiredOccurrence], policy: Overlap)
         )
 
 
-# -- one occurrence, and what runs already
+# -- one occurrence, and the overlap policy
 
 
 def _fire(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | None) -> FiredOccurrence:
@@ -217,7 +217,7 @@ def _fire(turn: Turn, occasion: Occasion, policy: Overlap, following: Fire | Non
 
 
 def _was_started(schedule: Schedule, workflow_id: str) -> bool:
-    """Whether a clock since set back has come to this before."""
+    """Whether this workflow was started before. That happens when the clock was set back since."""
     return workflow_id in schedule.running or any(started.workflow_id == workflow_id for started in schedule.recent)
 
 
@@ -275,7 +275,8 @@ def _start(
 
 
 def _send_start(turn: Turn, schedule: Schedule, started: StartedAction, known_run_number: int) -> None:
-    """Start a workflow, or ask after it: one that was started answers if it is over, or in a later run than `known_run_number`."""
+    """Start a workflow, or ask after it: one that has started reports if it has closed, or is in a later run than the known
+    one."""
     instance = turn.instance
     plan = schedule.plan
     turn.send(
@@ -312,7 +313,7 @@ def _stop_others(turn: Turn, schedule: Schedule, policy: str) -> None:
         stop(turn, started.workflow_id, started.workflow_id, policy, reason, answer=False)
 
 
-# -- what comes back
+# -- reports of workflows
 
 
 def receive_child_report(turn: Turn, delivery: Deliver) -> None:
@@ -323,10 +324,10 @@ def receive_child_report(turn: Turn, delivery: Deliver) -> None:
     owed = None if schedule is None else schedule.owed.get(report.child_call_id)
     if owed is not None:
         turn.record(ScheduleStartConfirmed(trigger_number=owed.trigger_number, workflow_instance_id=owed.workflow_id))
-        turn.index()  # its length, which the sequence numbers of a schedule of the same name go on from
+        turn.index()  # its length: the sequence numbers of the next schedule of the same name go on from there
     started = None if schedule is None else schedule.running.get(report.child_call_id)
     if schedule is None or started is None:
-        return  # told before, or nobody waits for it any more
+        return  # its close is recorded already, or the schedule has ended
     if report.run_number > started.run_number:
         turn.record(
             ScheduleActionContinued(
@@ -354,7 +355,7 @@ def receive_child_report(turn: Turn, delivery: Deliver) -> None:
 
 
 def drain(turn: Turn) -> None:
-    """Let the next of those that waited go, if nothing is in its way."""
+    """Start the first buffered occurrence, unless a workflow is running or the schedule is paused."""
     schedule = _schedule(turn)
     if schedule.buffer and not schedule.running and schedule.status == "active":
         _start(turn, schedule.buffer[0], schedule.plan.overlap_policy, schedule.next_fire, drained=True)
@@ -362,7 +363,7 @@ def drain(turn: Turn) -> None:
 
 
 def ask_after(turn: Turn) -> None:
-    """Ask after what runs and, once the schedule is deleted, after what it fired for and has not heard of."""
+    """Ask after the running workflows and, once the schedule is deleted, after those whose start is not confirmed."""
     schedule = of(turn.run)
     if schedule is None:
         return
@@ -378,11 +379,11 @@ def count_unanswered(run: Run) -> int:
 
 
 def waits_externally(run: Run) -> bool:
-    """A paused schedule waits for somebody to resume it."""
+    """Every schedule does: a paused one has no deadline and waits to be resumed."""
     return of(run) is not None
 
 
-# -- ends
+# -- the end, and the next run
 
 
 def _end_if_exhausted(turn: Turn) -> None:
@@ -397,7 +398,7 @@ def end(turn: Turn, reason: str) -> None:
 
 
 def roll_over(turn: Turn, *, now: bool = False) -> None:
-    """Go on in a new history once this one is long: what a schedule costs does not grow with its age."""
+    """Go on in a new run once the history is long, so that the cost of a schedule does not grow with its age."""
     old = turn.run
     if not old.is_open or (old.length < ROLL_OVER and not now):
         return

@@ -1,4 +1,4 @@
-"""Creating, changing, pausing and deleting a schedule."""
+"""Create, update, pause, resume and delete a schedule."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def create(turn: Turn, message: ScheduleCreate) -> None:
         )
     before = None if old is None else of(old)
     if before is not None:
-        firing.ask_after(turn)  # nobody asks after what the old one fired for from here on
+        firing.ask_after(turn)  # once: from here on the old schedule is not asked for its workflows any more
     instance.workflow_type = message.plan.action.workflow_type
     turn.begin_run(Run(turn.ids.key(), turn.ids.ulid(), 1 if old is None else old.number + 1))
     command = messages.accept(turn, message)
@@ -82,7 +82,7 @@ def update(turn: Turn, message: ScheduleUpdate) -> None:
         turn.record(ScheduleUpdated(**_fields(plan), changed=changed, next_fire=next_fire))
         turn.index()
     messages.answer(turn, command, "updated")
-    # The index row of a run keeps what it was started as.
+    # The index row of a run keeps the type and routing it was started with.
     moved = plan.action.workflow_type != old.action.workflow_type or plan.action.routing != old.action.routing
     firing.roll_over(turn, now=moved)
 
@@ -101,7 +101,7 @@ def pause(turn: Turn, message: SchedulePause) -> None:
 
 
 def resume(turn: Turn, message: ScheduleResume) -> None:
-    """Go on from now: what would have fired meanwhile is not made up for."""
+    """Go on from now. Occurrences during the pause are not made up for."""
     if messages.answer_retry(turn, message):
         return
     schedule = messages.existing(turn)
@@ -117,7 +117,7 @@ def resume(turn: Turn, message: ScheduleResume) -> None:
 
 
 def delete(turn: Turn, message: ScheduleDelete) -> None:
-    """What it has started goes on; its history stays."""
+    """Delete a schedule. The workflows that it has started go on, and its history stays."""
     if messages.answer_retry(turn, message):
         return
     messages.existing(turn)

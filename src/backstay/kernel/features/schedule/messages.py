@@ -1,4 +1,4 @@
-"""What a schedule can be asked, and what it answers."""
+"""The messages to a schedule, and its replies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from backstay.kernel.message import Refused
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, valid_id
 
-MAX_ID = 128  # leaves room for what the ids of its workflows say besides
+MAX_ID = 128  # leaves room for the rest of the ids of its workflows
 MAX_JITTER = 3600
 MAX_NOTE = 4096
 
@@ -71,7 +71,7 @@ class ScheduleTrigger(InstanceCommand, frozen=True, kw_only=True):
 
 
 class ScheduleBackfill(InstanceCommand, frozen=True, kw_only=True):
-    """From `start` on, and before `end`. `known` are ids of workflows that exist, as far as the shell has looked."""
+    """Fire for the occurrences from `start` until before `end`. `known` are those ids of workflows that exist already."""
 
     command_type = "backfill_schedule"
 
@@ -89,7 +89,7 @@ class ScheduleDelete(InstanceCommand, frozen=True, kw_only=True):
 
 
 class FiredOccurrence(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one occurrence: triggered | buffered | buffer_full | skipped."""
+    """The outcome of one occurrence: triggered | buffered | buffer_full | skipped."""
 
     outcome: str
     occurrence: Micros
@@ -112,7 +112,7 @@ _decode_reply = msgspec.json.Decoder(ScheduleReply).decode
 
 
 def answer_retry(turn: Turn, message: InstanceCommand) -> bool:
-    """Answer a retry with what its first try was answered."""
+    """Answer a retry with the reply to its first attempt."""
     before = message.retained
     if before is None:
         return False
@@ -123,7 +123,7 @@ def answer_retry(turn: Turn, message: InstanceCommand) -> bool:
 
 
 def existing(turn: Turn) -> Schedule:
-    """The schedule that is meant, unless it has been deleted."""
+    """The schedule of this instance; refused if it does not exist or was deleted."""
     run = turn.instance.run
     schedule = None if run is None or not run.is_open else of(run)
     if schedule is None:
@@ -136,7 +136,7 @@ def not_found(schedule_id: str) -> Refused:
 
 
 def accept(turn: Turn, message: InstanceCommand) -> CommandRecord:
-    """Record the command. What follows is caused by it, until `answer`."""
+    """Record the command. It is the cause of all events until `answer`."""
     command = turn.command(
         message.command_type,
         outcome=None,
@@ -160,7 +160,7 @@ def answer(turn: Turn, command: CommandRecord, outcome: str, fired: list[FiredOc
         note=schedule.plan.note,
         fired=fired or [],
     )
-    # Only a request with an id can be asked for again.
+    # Only a command with a request id can be retried.
     payload = None if command.request_id is None else _encode(reply)
     done = replace(command, outcome=outcome, payload=payload)
     turn.commands = [done if kept is command else kept for kept in turn.commands]
@@ -170,7 +170,7 @@ def _fingerprint(message: InstanceCommand) -> str | None:
     return fingerprint(message.request_id, message.command_type.encode(), message.intent())
 
 
-# -- what is refused before anything is recorded
+# -- checks
 
 
 def check_id(schedule_id: str) -> None:
@@ -221,7 +221,7 @@ def check_changes(changes: dict[str, Any]) -> None:
 
 
 def as_start(plan: SchedulePlan, namespace: str) -> Start:
-    """The start that a plan would lead to, for whatever judges starts."""
+    """The start that a plan leads to, for the checks of starts."""
     return Start(
         namespace=namespace,
         workflow_id="",

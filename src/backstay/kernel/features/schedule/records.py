@@ -1,8 +1,8 @@
-"""Facts and state of a schedule: Created → (Triggered | TriggerSkipped | Buffered | ActionClosed | Paused ⇄ Resumed | Updated)* → Deleted.
+"""Events and state of a schedule: Created → (Triggered | TriggerSkipped | Buffered | ActionClosed | Paused ⇄ Resumed | Updated)* → Deleted.
 
-A schedule is an instance of its own kind. Every moment it is to fire at was decided once and stands in its history: folding
-computes none, so another edition of the time zones changes what is decided next and nothing that was. When a history has
-grown long, the schedule goes on in a new run that begins with its whole state.
+A schedule is an instance of its own kind. Every moment at which it fires is decided once and stands in its history. Folding
+computes none, so another edition of the time zones changes later decisions and no earlier one. When its history is long, the
+schedule goes on in a new run that begins with its whole state.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SchedulePlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Occasion(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing to fire for, and why."""
+    """One occurrence to fire for, and its cause."""
 
     occurrence: Micros
     cause: Cause = "schedule"
@@ -73,7 +73,7 @@ class StartedAction(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ScheduleCreated(SchedulePlan, Event, frozen=True, kw_only=True, omit_defaults=True):
-    """`trigger_number` and `sequence_base` go on where a schedule of this name that was deleted had ended."""
+    """`trigger_number` and `sequence_base` go on from a deleted schedule of the same name."""
 
     schedule_id: str
     paused: bool = False
@@ -109,7 +109,7 @@ class ScheduleTriggered(Event, frozen=True, kw_only=True, omit_defaults=True):
     outcome: str = "triggered"
     cause: Cause = "schedule"
     effective_overlap_policy: Overlap = "skip"
-    drained: bool = False  # it had waited for another to close
+    drained: bool = False  # it was buffered until another workflow closed
     next_fire: Fire | None = None
 
 
@@ -130,7 +130,7 @@ class ScheduleActionBuffered(Event, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ScheduleActionClosed(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """The schedule was told how a workflow of its own ended, or that it could not be started."""
+    """A workflow of the schedule has closed, or could not be started."""
 
     trigger_number: int
     workflow_instance_id: str
@@ -143,7 +143,7 @@ class ScheduleActionClosed(Event, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class ScheduleActionContinued(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A workflow of its own goes on in another run."""
+    """A workflow of the schedule goes on in another run."""
 
     trigger_number: int
     workflow_instance_id: str
@@ -152,10 +152,11 @@ class ScheduleActionContinued(Event, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ScheduleDeleted(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """`confirms_starts`: what it fired for is asked after until it has been heard of (`ScheduleStartConfirmed`).
+    """`confirms_starts`: the schedule asks after each workflow that it fired for until the workflow has answered
+    (`ScheduleStartConfirmed`).
 
-    Older records do not say so. Nobody wrote down what those schedules heard of later, and what they fired for may have
-    run and been removed long ago: to ask after it would start it a second time.
+    It is False in older histories. Those did not record later answers, and their workflows may have run and been deleted
+    long ago: to ask after one would start it a second time.
     """
 
     reason: str
@@ -163,20 +164,20 @@ class ScheduleDeleted(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ScheduleStartConfirmed(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A schedule that is deleted has heard of a workflow that it fired for: its start need not be sent again."""
+    """A workflow has answered a schedule that is deleted: its start need not be sent again."""
 
     trigger_number: int
     workflow_instance_id: str
 
 
 class ScheduleRolledOver(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """This history is long enough; the schedule goes on in the next."""
+    """The history was long; the schedule goes on in the next run."""
 
     continued_to_run_id: str
 
 
 class Schedule(Struct, kw_only=True, omit_defaults=True):
-    """What a schedule is right now. Only folds write here."""
+    """A schedule as it is now. Only folds write here."""
 
     schedule_id: str
     plan: SchedulePlan
@@ -185,7 +186,7 @@ class Schedule(Struct, kw_only=True, omit_defaults=True):
     status: str = "active"
     paused_at: Micros | None = None
     next_fire: Fire | None = None
-    planned_at: Micros = 0  # what the clock said when `next_fire` was decided
+    planned_at: Micros = 0  # the time when `next_fire` was decided
     remaining_actions: int | None = None
     trigger_number: int = 0
     fires_count: int = 0
@@ -195,14 +196,14 @@ class Schedule(Struct, kw_only=True, omit_defaults=True):
     last_skipped_at: Micros | None = None
     last_fired_at: Micros | None = None
     running: dict[str, StartedAction] = {}  # by workflow id
-    owed: dict[str, StartedAction] = {}  # once deleted: what it fired for and has not heard of, by workflow id
+    owed: dict[str, StartedAction] = {}  # once deleted: the workflows that have not answered yet, by id
     buffer: list[Occasion] = []
     recent: list[StartedAction] = []
     sequence_base: int = 0  # events of earlier runs
 
 
 class ScheduleCarriedOn(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """The state with which a schedule goes on where an earlier history ends."""
+    """The state with which a schedule begins its next run."""
 
     state: Schedule
 
@@ -251,7 +252,7 @@ def created(run: Run, event: ScheduleCreated, entry: Recorded) -> None:
 
 def carried_on(run: Run, event: ScheduleCarriedOn, entry: Recorded) -> None:
     state = event.state
-    # The event is read by others, too: what is folded on is a copy of what it holds.
+    # Later folds change the state, and the event must not change: so its containers are copied.
     run.part(ScheduleState).schedule = replace(
         state, running=dict(state.running), buffer=list(state.buffer), recent=list(state.recent)
     )
@@ -293,7 +294,7 @@ def resumed(run: Run, event: ScheduleResumed, entry: Recorded) -> None:
 def triggered(run: Run, event: ScheduleTriggered, entry: Recorded) -> None:
     schedule = of(run)
     if schedule is None:
-        return  # a workflow's own note of what has started it
+        return  # in the history of the workflow that was started
     started = StartedAction(
         trigger_number=event.trigger_number,
         workflow_id=event.workflow_instance_id,
@@ -360,7 +361,7 @@ def deleted(run: Run, event: ScheduleDeleted, entry: Recorded) -> None:
     schedule.updated_at = entry.at
     schedule.next_fire = None
     schedule.buffer = []
-    if event.confirms_starts:  # a workflow of which a later run is known was started
+    if event.confirms_starts:  # a workflow with a later run has answered already
         schedule.owed = {id: started for id, started in schedule.running.items() if started.run_number == 1}
     schedule.running = {}
     close.shut(run, entry, "deleted", "deleted")
@@ -392,9 +393,9 @@ def _remember(schedule: Schedule, started: StartedAction) -> None:
 
 
 def _planned(run: Run, fire: Fire | None, entry: Recorded, *, anew: bool = False) -> None:
-    """What an event says of the next fire: every one of them that may move it says where it is.
+    """Set the next fire. Every event that may move it carries it.
 
-    `anew`: its moment has come. By a clock since set back that may be one that came before, and the next is the same again.
+    `anew`: an occurrence was due. If the clock was set back since, the next fire may be the same as before.
     """
     schedule = _of(run)
     if anew or fire != schedule.next_fire:
@@ -406,7 +407,7 @@ def _planned(run: Run, fire: Fire | None, entry: Recorded, *, anew: bool = False
 
 
 def _show(run: Run) -> None:
-    """What lists filter on."""
+    """Copy to the run what lists filter by."""
     schedule = _of(run)
     plan = schedule.plan
     run.status = schedule.status

@@ -1,7 +1,7 @@
-"""When a schedule fires: cron expressions in a time zone, intervals since the epoch, the earliest of all first.
+"""When a schedule fires: cron expressions in a time zone and intervals since the epoch, merged in order.
 
-Jitter moves a fire behind its occurrence, by an amount that follows from the schedule's name and the occurrence, and never as
-far as the next occurrence: so fires keep the order of what they are for.
+Jitter delays a fire by an amount that is a hash of the schedule's name and the occurrence, and never up to the next
+occurrence: so fires have the order of their occurrences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backstay.kernel.features.schedule.cron import CronError, parse, zone_of
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, Micros
 
-COUNTED = 10_000  # missed occurrences are counted up to here: more would hold up an engine that comes up
+COUNTED = 10_000  # missed occurrences are counted up to here: more would hold up an engine that starts
 MOST = 50  # expressions and intervals of one schedule
 
 _DURATION = re.compile(
@@ -28,7 +28,7 @@ _UNITS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 
 
 class Interval(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Every so often, counted from the epoch; `offset` moves all of them. Both as ISO 8601 says durations: `PT30M`."""
+    """Fires at a fixed distance, counted from the epoch plus `offset`. Both are ISO 8601 durations such as `PT30M`."""
 
     every: str
     offset: str | None = None
@@ -41,7 +41,7 @@ class Spec(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def check(spec: Spec, now: Micros) -> None:
-    """Refuse what cannot be read, and what would never fire."""
+    """Refuse a spec that cannot be read or would never fire."""
     if not spec.cron_expressions and not spec.intervals:
         raise _bad("spec", "a schedule needs cron_expressions or intervals, which say when it fires")
     if len(spec.cron_expressions) + len(spec.intervals) > MOST:
@@ -68,7 +68,7 @@ def check(spec: Spec, now: Micros) -> None:
 
 
 def occurrences(spec: Spec, after: Micros) -> Iterator[Micros]:
-    """Every moment behind this one, strictly increasing."""
+    """The occurrences after this moment, strictly increasing."""
     zone = zone_of(spec.timezone)
     sources = [parse(expression).after(after, zone) for expression in spec.cron_expressions]
     sources += [_every(interval, after) for interval in spec.intervals]
@@ -85,14 +85,14 @@ def window(spec: Spec, start: Micros, end: Micros, most: int) -> list[Micros]:
 
 
 class Fire(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`at` is when it is due; `occurrence` is what it is for."""
+    """One fire: for an `occurrence`, due `at` a time that jitter may have delayed."""
 
     occurrence: Micros
     at: Micros
 
 
 def fires(spec: Spec, name: str, jitter: int, after: Micros) -> Iterator[Fire]:
-    """What is to fire for each occurrence behind this moment, in order."""
+    """The fires for the occurrences after this moment, in order."""
     if not jitter:
         yield from (Fire(occurrence=moment, at=moment) for moment in occurrences(spec, after))
         return
@@ -102,7 +102,7 @@ def fires(spec: Spec, name: str, jitter: int, after: Micros) -> Iterator[Fire]:
 
 
 def missed(spec: Spec, name: str, jitter: int, first: Fire, now: Micros) -> tuple[Fire, int]:
-    """Of all that was due from `first` until now: the last one, and how many there were before it."""
+    """The last fire that was due from `first` until now, and how many were due before it."""
     if not jitter and not spec.cron_expressions and len(spec.intervals) == 1:
         every = duration(spec.intervals[0].every)
         number = (now - first.occurrence) // every
@@ -120,7 +120,7 @@ def missed(spec: Spec, name: str, jitter: int, first: Fire, now: Micros) -> tupl
 
 
 def _latest(spec: Spec, name: str, jitter: int, now: Micros) -> Fire | None:
-    """The last fire until now, looked for from near to far."""
+    """The last fire until now. The search goes back in growing steps."""
     back = 3600 * SECOND
     for _ in range(16):
         last = None

@@ -1,4 +1,4 @@
-"""What reaches a stream: items and its end, from callers and from the code of its run. Whatever is refused appends nothing."""
+"""Append items to a stream or end it, for callers and for the code of its run. A refused request appends nothing."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from backstay.kernel.features.stream.output import WriteToStream
 
 ITEMS_CHANGED = "items"
-"""The topic under which it is told that there is more to read, or will be no more."""
+"""The topic that readers wait for: the stream has more items, or has ended."""
 
 BATCH = 500
-"""Items at a time."""
+"""The most items of one request."""
 
 _NAME = re.compile(rf"[A-Za-z0-9._:-]{{1,{NAME_MAX}}}")
 
 
 class Items(Struct, frozen=True, kw_only=True):
-    """Items to append. `read` of them in all, as far as is known, somebody has dealt with."""
+    """Items to append. `read`: how many items of the stream its readers have gone past, for `max_pending_items`."""
 
     items: list[StreamItem]
     max_pending_items: int | None = None
@@ -56,7 +56,7 @@ class AppendItems(Message, frozen=True, kw_only=True):
 
 
 class FinishStream(Message, frozen=True, kw_only=True):
-    """`error_reason` set: it ends badly."""
+    """End a stream; with an `error_reason` it ends as errored."""
 
     to: StreamKey
     error_reason: str | None = None
@@ -64,7 +64,7 @@ class FinishStream(Message, frozen=True, kw_only=True):
 
 
 class AppendReply(Struct, frozen=True, kw_only=True):
-    """`offsets` has one for each item, in order; `accepted_offsets` only those of items that were not there before."""
+    """`offsets` has one for each item, in order; `accepted_offsets` only those of items that were new."""
 
     stream: Stream
     offsets: list[int]
@@ -113,7 +113,7 @@ def append(turn: Turn, message: AppendItems) -> None:
 
 
 def finish(turn: Turn, message: FinishStream) -> None:
-    """Closing what is closed in the same way already changes nothing."""
+    """End a stream. To end it again in the same way changes nothing."""
     check_name(message.to.stream_name)
     stream = None if turn.instance.run is None else of(turn.instance.run)
     if stream is not None and stream.status != "open":
@@ -125,7 +125,7 @@ def finish(turn: Turn, message: FinishStream) -> None:
 
 
 def receive_write(turn: Turn, delivery: Deliver) -> None:
-    """What the run's own code wrote. It was let in when it was decided, so only what came too late is dropped."""
+    """Append what the run's own code wrote. It was checked when it was decided; it is dropped only if the stream has ended."""
     message: WriteToStream = delivery.send.message  # type: ignore[assignment]
     run = turn.instance.run
     if run is not None and not run.is_open:
@@ -147,7 +147,7 @@ def refuse_closed(stream: Stream) -> None:
 
 
 def refuse_full(stream: Stream | None, name: str, batch: Items) -> None:
-    """Items that would be appended, on top of those nobody has dealt with, must not be more than the caller allows."""
+    """Refuse items if more than `max_pending_items` would then be unread."""
     if batch.max_pending_items is None:
         return
     keys = {} if stream is None else stream.keys
@@ -202,7 +202,7 @@ def _opened(turn: Turn, to: StreamKey) -> Stream:
 
 
 def _with_room(turn: Turn, stream: Stream) -> Stream:
-    """A history that is full goes on in the next one: what a stream costs does not grow with its length."""
+    """Go on in a new run if the history is full, so that the cost of a stream does not grow with its length."""
     if stream.total_items - stream.first_offset < SEGMENT:
         return stream
     new = Run(turn.ids.key(), turn.ids.ulid(), turn.run.number + 1)
@@ -222,5 +222,5 @@ def _with_room(turn: Turn, stream: Stream) -> Stream:
 
 
 def _without_keys(stream: Stream) -> Stream:
-    """As it is at this moment; the state goes on."""
+    """A copy for a reply, without the idempotency keys. The stream itself goes on changing."""
     return replace(stream, keys={})

@@ -1,7 +1,7 @@
-"""What workflow code writes to a stream of its run: a step like a side effect, and a send in the same commit.
+"""Writes of workflow code to a stream of its run: a step like a side effect, and a send in the same commit.
 
-The step's value is recorded, so a replay writes nothing again. The send reaches the stream right after the commit, and after a
-crash by the next engine; every item has a key, so it is appended once.
+The step's value is recorded, so a replay writes nothing again. The engine delivers the send right after the commit; after a
+crash the next engine does. Every item has a key, so it is appended once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Facts and state of a stream. Its history is cut into runs of `SEGMENT` items each, so an offset says where its item is.
+"""Events and state of a stream. Its history is cut into runs of `SEGMENT` items each, so an offset says where its item is.
 
 The state is what is needed to append: how many items there are, and the idempotency keys of the last `REMEMBERED` of them.
 """
@@ -32,14 +32,14 @@ class StreamKey(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Of the instance that the stream is."""
+        """The workflow id of the instance of the stream."""
         id = f"{self.workflow_run_id}:{self.stream_name}"
         assert len(id) <= MAX_ID, "names are short enough"
         return id
 
 
 class StreamItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is appended: a payload, or where one is kept."""
+    """An item: a payload, or a reference to one that is kept elsewhere."""
 
     payload: bytes | None = None
     payload_reference: str | None = None
@@ -49,7 +49,7 @@ class StreamItem(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StreamOpened(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """A stream begins, or goes on in a new history from `first_offset`."""
+    """A stream begins, or goes on in a new run from `first_offset`."""
 
     stream_name: str
     workflow_instance_id: str
@@ -166,5 +166,5 @@ def closed(run: Run, event: StreamClosed, entry: Recorded) -> None:
 
 
 def waits_externally(run: Run) -> bool:
-    """An open stream waits for whoever appends to it."""
+    """An open stream waits for its next item."""
     return of(run) is not None
