@@ -42,8 +42,8 @@ class Agenda:
         """Restart, from now, every deadline that is farther away than when it was set: the clock was set back.
 
         Without it a timer of a minute would take as long as the clock went back, and a minute. In memory only: history
-        keeps the deadline that was set. `moved_before` remembers the new time, so that a run that is folded again is not put
-        off once more. Test: `tests/sim/test_clock_set_back.py`.
+        keeps the deadline that was set. `moved_before` remembers the new time, so that a run that is folded again is
+        not put off once more. Test: `tests/sim/test_clock_set_back.py`.
         """
         run = instance.run
         if run is None or not run.is_open:
@@ -61,10 +61,11 @@ class Agenda:
             heapify(run.agenda)
 
     def postpone(self, instance: Instance, kind: str, id: int | str, since: Micros, until: Micros) -> bool:
-        """Move a deadline to `until` if it counts a worker's silence from before `since`: no worker could reach the engine then.
+        """Move a deadline to `until` if it counts a worker's silence from before `since`: no worker could reach the
+        engine then.
 
-        In memory only, like a restarted deadline: history keeps the one that was set, and it is put off again after each
-        fold.
+        In memory only, like a restarted deadline: history keeps the one that was set, and it is put off again after
+        each fold.
         """
         rule = self.deadlines[kind]
         at = rule.armed(instance, id) if rule.silence else None

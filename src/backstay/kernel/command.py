@@ -13,8 +13,8 @@ from msgspec import Struct
 class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", gc=False):
     """Base of all commands; the tag is the wire's `type`.
 
-    `own_task`: the command belongs to a workflow task for one event (an update), not to the body of the code. Such a task
-    has one command that `answers` the event; others may go along.
+    `own_task`: the command belongs to a workflow task for one event (an update), not to the body of the code. Such a
+    task has one command that `answers` the event; others may go along.
     """
 
     own_task: ClassVar[bool] = False

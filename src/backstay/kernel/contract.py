@@ -1,7 +1,7 @@
 """Declared contracts: which arguments a signal, query or update takes, as recorded when the run was started.
 
-A contract is `{name, parameters: [{name, position, required, variadic, default_available, default, type, allows_null}]}`.
-Values are plain: None, bool, int, float, str, bytes, list, dict. Errors are listed per parameter.
+A contract is `{name, parameters: [{name, position, required, variadic, default_available, default, type,
+allows_null}]}`. Values are plain: None, bool, int, float, str, bytes, list, dict. Errors are listed per parameter.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from backstay.kernel.values import Micros, moment
 class InstanceRow(Struct, frozen=True, gc=False):
     """The instance row after a decision.
 
-    `last_decision` is the guard. `expects` is how many task rows must exist. `length` and `checksum` say where the history
-    of the current run ends, so that lost events are noticed. `buffered_events` were accepted in the middle of a task and
-    are recorded when it ends.
+    `last_decision` is the guard. `expects` is how many task rows must exist. `length` and `checksum` say where the
+    history of the current run ends, so that lost events are noticed. `buffered_events` were accepted in the middle of a
+    task and are recorded when it ends.
     """
 
     key: int

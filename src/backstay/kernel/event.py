@@ -63,8 +63,8 @@ class Recorded(Struct, frozen=True, gc=False):
 
 
 def clock(entry: Recorded) -> Micros:
-    """The time on the clock when an event was recorded. Deadlines count from it. It differs from `at` if the clock was set
-    back."""
+    """The time on the clock when an event was recorded. Deadlines count from it. It differs from `at` if the clock was
+    set back."""
     skew = entry.context.clock_skew
     return entry.at if skew is None else entry.at - skew
 

@@ -49,7 +49,8 @@ class TaskRule(NamedTuple):
 class Deadline(NamedTuple):
     """A kind of agenda entry. An entry counts only while `armed` still returns its time.
 
-    `length` is how far in the future it was set. An entry that lies farther away shows that the clock was set back since.
+    `length` is how far in the future it was set. An entry that lies farther away shows that the clock was set back
+    since.
     """
 
     armed: Callable[[Instance, Any], Micros | None]
@@ -102,8 +103,8 @@ class Deciding(Struct, frozen=True, kw_only=True, eq=False):
     messages: Mapping[type[Message], Decide] = {}
     commands: Mapping[type[Command], CommandRule] = {}
     limits: Callable[[Turn, list[Command]], Breach | None] | None = None
-    """The limit that these commands would pass, if any; the run then fails instead. It is called if one of the commands is
-    this feature's. A feature without commands is called for every completion, after the others."""
+    """The limit that these commands would pass, if any; the run then fails instead. It is called if one of the commands
+    is this feature's. A feature without commands is called for every completion, after the others."""
     deadlines: Mapping[str, Deadline] = {}
     tasks: Mapping[str, TaskRule] = {}
     expect: Callable[[Instance], Iterable[Task]] | None = None

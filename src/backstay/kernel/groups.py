@@ -1,13 +1,13 @@
 """Groups: durable calls that are waited for together. Each leaf of a group is a step of its own.
 
-A leaf that fails wakes the run at once; a leaf that succeeds wakes it only if it was the last of every group around it. A
-group may bound how many of its leaves are in flight: the others are scheduled, and dispatched as earlier ones close.
+A leaf that fails wakes the run at once; a leaf that succeeds wakes it only if it was the last of every group around it.
+A group may bound how many of its leaves are in flight: the others are scheduled, and dispatched as earlier ones close.
 
-A group may be larger than what a run may have open. Then its code schedules it in *windows*: a number of leaves at first,
-and more whenever half of the window has closed, which also wakes the run.
+A group may be larger than what a run may have open. Then its code schedules it in *windows*: a number of leaves at
+first, and more whenever half of the window has closed, which also wakes the run.
 
-An outermost group may be a *selection*: its leaves belong to members, and the end of each member wakes the run. The first
-member that ends wins.
+An outermost group may be a *selection*: its leaves belong to members, and the end of each member wakes the run. The
+first member that ends wins.
 """
 
 from __future__ import annotations
@@ -110,9 +110,8 @@ class Groups:
         self.leaves: dict[int, Leaf] = {}
         self.silent: set[int] = set()  # steps whose close does not wake the run
         self.freed: list[int] = []  # steps that the last close has made room for; the turn dispatches them
-        self.won: tuple[GroupEntry, bool] | None = (
-            None  # the member that has just won a selection, and whether it succeeded
-        )
+        # The member that has just won a selection, and whether it succeeded.
+        self.won: tuple[GroupEntry, bool] | None = None
 
     def clear_effects(self) -> None:
         """Clear transient effects after stored history was folded: they took place when it was recorded."""

@@ -1,10 +1,10 @@
 """The machine: every feature's tables merged into decide, evolve and expect.
 
-`decide(turn, message, now)` is a function of its arguments: it reads no clock, opens no file, calls nothing outside of the
-kernel, and decides the same for the same input. It leaves on the turn which tasks are ready. The caller finds workers for
-them, calls `grant` for each task that a worker takes, and then makes a decision of the turn with `seal`. `evolve` is the
-only writer of a run. `expect` says which tasks and which wake must exist; recovery, repair, the operator's view and the
-tests all use it.
+`decide(turn, message, now)` is a function of its arguments: it reads no clock, opens no file, calls nothing outside of
+the kernel, and decides the same for the same input. It leaves on the turn which tasks are ready. The caller finds
+workers for them, calls `grant` for each task that a worker takes, and then makes a decision of the turn with `seal`.
+`evolve` is the only writer of a run. `expect` says which tasks and which wake must exist; recovery, repair, the
+operator's view and the tests all use it.
 """
 
 from __future__ import annotations
@@ -202,8 +202,9 @@ class Machine:
     def decide(self, turn: Turn, message: Message, now: Micros) -> Any:
         """Decide one more message, and return the reply. One that is refused leaves the turn as it was.
 
-        The state is folded forward as far as the decision goes. Afterwards `turn.ready` are the tasks that a worker may be
-        granted, and `turn.due_task` is the workflow task that gets no row if its code runs before the turn is sealed.
+        The state is folded forward as far as the decision goes. Afterwards `turn.ready` are the tasks that a worker may
+        be granted, and `turn.due_task` is the workflow task that gets no row if its code runs before the turn is
+        sealed.
         """
         instance = turn.instance
         turn.run = instance.run  # type: ignore[assignment]
@@ -388,10 +389,10 @@ class Machine:
     def grant(self, turn: Turn, task: Task, lease: Lease) -> None:
         """Lease a ready task to the worker that takes it, in the decision that made it ready.
 
-        Such a task is born leased: one row is written, not one ready and then one leased, and its worker gets it with the
-        first commit instead of the second. `ActivityStarted` stands in history right after the events of the message.
-        Only the caller knows which workers have room, and to take a worker's room is an effect: so `decide` ends before
-        it, and the caller, which took the room, also gives it back if the decision is not committed. Tests:
+        Such a task is born leased: one row is written, not one ready and then one leased, and its worker gets it with
+        the first commit instead of the second. `ActivityStarted` stands in history right after the events of the
+        message. Only the caller knows which workers have room, and to take a worker's room is an effect: so `decide`
+        ends before it, and the caller, which took the room, also gives it back if the decision is not committed. Tests:
         `test_an_activity_that_is_born_leased_is_started_in_the_same_decision`,
         `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`.
         """

@@ -14,7 +14,8 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
     """Base of all messages to one workflow instance."""
 
     def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
-        """The command types and the request id by which a record of an earlier attempt is found. None: there can be none."""
+        """The command types and the request id by which a record of an earlier attempt is found. None: there can be
+        none."""
         return None
 
     def with_record(self, record: Any) -> Message:

@@ -38,8 +38,8 @@ def run_row(instance: Instance, run: Run) -> RunRow:
 
 
 def instance_row(instance: Instance, unanswered: int, waits_externally: bool) -> InstanceRow:
-    """The row of an instance. `unanswered`: how many other instances owe it an answer. `waits_externally`: only something
-    from outside makes it go on."""
+    """The row of an instance. `unanswered`: how many other instances owe it an answer. `waits_externally`: only
+    something from outside makes it go on."""
     run = instance.run
     return InstanceRow(
         instance.key,

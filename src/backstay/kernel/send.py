@@ -1,8 +1,9 @@
 """Sends: messages from one instance to another, which never share a transaction.
 
-A send is a row that the sender's commit writes and the receiver's commit deletes. Sends of one sender are received in their
-order. Every outbox message may be received twice, and the second time has no effect, because what it causes is recorded
-in the receiver's history under an id of its own. So a send can be repeated whenever it is not certain that it arrived.
+A send is a row that the sender's commit writes and the receiver's commit deletes. Sends of one sender are received in
+their order. Every outbox message may be received twice, and the second time has no effect, because what it causes is
+recorded in the receiver's history under an id of its own. So a send can be repeated whenever it is not certain that it
+arrived.
 """
 
 from __future__ import annotations

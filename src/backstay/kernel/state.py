@@ -1,8 +1,8 @@
 """State: what a workflow instance is right now, folded from its history, its own row and its task rows.
 
-`Run` is the fold of a history and nothing else, so it can be discarded at any time and folded again. Each feature keeps its
-own *part* of a run, which no other feature writes. `Instance` adds what is stored beside history: the guard, counters, the
-cursor and the tasks.
+`Run` is the fold of a history and nothing else, so it can be discarded at any time and folded again. Each feature keeps
+its own *part* of a run, which no other feature writes. `Instance` adds what is stored beside history: the guard,
+counters, the cursor and the tasks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Tasks: work for a worker under a lease. `ready` → `leased` → closed; `failed` waits for its backoff or a repair.
 
-The row is transport, not truth: history says what must happen, and `Machine.expect` derives from it which rows must exist.
-A lease is a fencing token (task, owner, attempt). A lease without `until` belongs to a worker inside the engine's own
-process and ends with it; the next engine recognises it by the *incarnation* in its owner.
+The row is transport, not truth: history says what must happen, and `Machine.expect` derives from it which rows must
+exist. A lease is a fencing token (task, owner, attempt). A lease without `until` belongs to a worker inside the
+engine's own process and ends with it; the next engine recognises it by the *incarnation* in its owner.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Lease(Struct, frozen=True, kw_only=True, gc=False):
-    """The right to work on a task. `until` None: as long as this engine lives. `call` is the id of the poll that got it."""
+    """The right to work on a task. `until` None: as long as this engine lives. `call` is the id of the poll that got
+    it."""
 
     owner: str
     until: Micros | None = None
@@ -101,7 +102,8 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     repair_available_at: Micros | None = None
 
     def is_due(self, now: Micros) -> bool:
-        """Whether a worker may have the task now. A task without a pause is due even if the clock was set back since."""
+        """Whether a worker may have the task now. A task without a pause is due even if the clock was set back
+        since."""
         return self.available_at <= now or self.available_at <= self.created_at
 
 

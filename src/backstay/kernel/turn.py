@@ -1,9 +1,9 @@
 """A turn: the messages of one instance that are decided together, and their effects so far.
 
-Messages are decided one after another in the same turn, until it is sealed and becomes one decision. A turn folds each event
-as it is recorded, so that the next command sees it. That keeps features simple: they record a fact and read the state that
-follows from it. The price is a rule for the engine: if a turn is not committed, its state is discarded with it and folded
-again from history. Features therefore check everything they can refuse before they record anything.
+Messages are decided one after another in the same turn, until it is sealed and becomes one decision. A turn folds each
+event as it is recorded, so that the next command sees it. That keeps features simple: they record a fact and read the
+state that follows from it. The price is a rule for the engine: if a turn is not committed, its state is discarded with
+it and folded again from history. Features therefore check everything they can refuse before they record anything.
 """
 
 from __future__ import annotations
@@ -169,9 +169,8 @@ class Turn:
     def command_at_step(self, step: int) -> Command | None:
         """The command that takes this step, of the completion being checked; the run has not reached it yet."""
         indexed_commands, steps = self.steps
-        if (
-            indexed_commands is not self.pending_commands
-        ):  # a table: a completion may have thousands of commands that are all looked up
+        if indexed_commands is not self.pending_commands:
+            # A table, because a completion may have thousands of commands that are all looked up.
             steps = {}
             self.steps = self.pending_commands, steps
             reached = self.run.step
@@ -247,7 +246,8 @@ class Turn:
         return task
 
     def create_task(self) -> None:
-        """Give the due workflow task a row: a message is about it, or its code does not run before the turn is sealed."""
+        """Give the due workflow task a row: a message is about it, or its code does not run before the turn is
+        sealed."""
         if self.due_task is not None:
             task, self.due_task = self.due_task, None
             self.put_task(task)

@@ -1,8 +1,8 @@
 """The words of a history: for each event what it is about, and the line that says it to people.
 
-Every feature brings the words of its events (`Feature.words`); the command line and the JSON of a run take kind and text
-from there. Words are pure. A `Format` prints times and payloads, and the `Story` of a run knows what happened before an
-event.
+Every feature brings the words of its events (`Feature.words`); the command line and the JSON of a run take kind and
+text from there. Words are pure. A `Format` prints times and payloads, and the `Story` of a run knows what happened
+before an event.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Archive: a closed run is marked as dealt with. Its history, commands and exports stay.
+"""Archive: mark a closed run as archived. Its history, commands and exports stay.
 
-Any closed run of an instance can be archived, not only the current one; the shell hands in the history of an earlier one.
+Any closed run of an instance can be archived, not only the current one. The shell passes the history of an earlier run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class EarlierRun(Struct, frozen=True, kw_only=True):
 
 
 class Archive(ReasonedCommand, frozen=True, kw_only=True):
-    """`earlier`: the run that is meant, with its history, if it is not the current one."""
+    """`earlier`: the run to archive, with its history, if it is not the current one."""
 
     command_type = "archive"
 
@@ -86,7 +86,7 @@ def archive(turn: Turn, message: Archive) -> None:
 
 
 def _folded(turn: Turn, earlier: EarlierRun) -> Run:
-    """Folded for this decision alone, since archiving folds on: decided again, it must not find its own first try."""
+    """Fold an earlier run for this decision only. Archiving changes its state, which a second decision must not see."""
     run = Run(earlier.key, earlier.run_id, earlier.number)
     turn.features.fold(turn.instance, run, earlier.history)
     return run
@@ -96,7 +96,7 @@ def _unfit(run: Run | None, message: Archive) -> Rejection | None:
     if run is None:
         return NOT_STARTED
     if message.run_id not in (None, run.run_id):
-        return NOT_CURRENT  # it was the current run when the shell looked
+        return NOT_CURRENT  # it was current when the shell looked, and is not any more
     return NOT_CLOSED if run.is_open else None
 
 
@@ -112,7 +112,7 @@ def _archived(run: Run, event: WorkflowArchived, entry: Recorded) -> None:
 
 
 def _say_requested(story: Story, event: ArchiveRequested) -> Phrase:
-    # What became of it follows, unless the run had been archived before.
+    # `WorkflowArchived` follows, unless the run was archived before.
     return Phrase("▤", f"archive requested{story.because(event.reason)}", "quiet", shown=False)
 
 

@@ -1,7 +1,7 @@
-"""Cancel and terminate. Both close the run with typed history and supersede whatever is open.
+"""Cancel and terminate. Both end everything that is open, with an event each, and close the run.
 
-A workflow may have declared that it handles cancellation. Then the request is recorded with a deadline and the code gets to
-see it; the run closes when the code does, at the deadline, or at the second request. Terminate never waits.
+A workflow may declare that it handles cancellation. Then the request is recorded with a deadline and wakes the code;
+the run closes when the code does, at the deadline, or at the second request. Terminate never waits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Terminate(InstanceCommand, frozen=True, kw_only=True):
 
 
 class CancelWorkflow(TerminalCommand, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_workflow"):
-    """The code has dealt with the request and ends."""
+    """The code has handled the cancel request and ends."""
 
 
 class StopRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,13 +71,13 @@ class WorkflowTerminated(Stopped, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class CancelState:
-    """The request the code has been given, if any."""
+    """The cancel request that the code is handling, if any."""
 
     __slots__ = ("entry", "requested")
 
     def __init__(self) -> None:
         self.requested: CancelRequested | None = None
-        self.entry: Recorded | None = None  # where that was recorded
+        self.entry: Recorded | None = None  # the record of that request
 
 
 def requested(run: Run) -> bool:
@@ -196,7 +196,7 @@ def _wake(run: Run, event: CancelRequested, entry: Recorded) -> Resume | None:
 
 
 def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
-    """A run that continues as new does not escape the request; its deadline stays."""
+    """Carry the request over to the next run, with its deadline."""
     part = run.parts.get(CancelState)
     if part is not None and part.entry is not None:
         yield part.entry.sequence, part.entry.event, part.entry.context

@@ -1,4 +1,4 @@
-"""Closing a run: completed, failed, timed out. Terminal is final; nothing of the run moves afterwards."""
+"""Close a run: completed or failed. After its terminal event nothing of a run changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class WorkflowFailed(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def closed(turn: Turn) -> None:
-    """What every kind of close has in common, right behind its terminal event."""
+    """Do what every kind of close has in common, right after the terminal event."""
     turn.closed = (*turn.closed, turn.run.run_id)
     turn.reindex = True
     turn.features.run_closed(turn)
@@ -77,7 +77,7 @@ def fail(turn: Turn, command: FailWorkflow) -> None:
 
 
 def fail_by_limit(turn: Turn, breach: Breach) -> None:
-    """The run asked for more than the structure allows; it fails with the limit named."""
+    """Fail a run that would pass a structural limit."""
     run = turn.run
     turn.record(
         WorkflowFailed(
@@ -105,7 +105,7 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
 
 
 def shut(run: Run, entry: Recorded, status: str, reason: str) -> None:
-    """Fold of every terminal event: no task, no wake, no step may follow."""
+    """Fold a terminal event: no task, no wake and no step may follow."""
     run.status = status
     run.closed_reason = reason
     run.closed_at = entry.at

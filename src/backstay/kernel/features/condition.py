@@ -1,8 +1,8 @@
-"""Condition waits. Opened → Satisfied | TimedOut | Cancelled. Open exactly while in `Conditions.open`.
+"""Condition waits. Opened → Satisfied | TimedOut | Cancelled. A wait is open exactly while in `Conditions.open`.
 
-The predicate is code: a worker evaluates it, and only what it says here decides. A timeout is a timer of the same step; the
-wait times out when a worker, shown that the timer has fired, says so. As a member of a selection it times out by itself,
-because it has to win or lose.
+The predicate is code: a worker evaluates it, and its command decides. A timeout is a timer of the same step. The wait
+times out when a worker that has seen the timer fire says so. As a member of a selection it times out by itself, because
+the winner must not depend on a worker.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TimeOutConditionWait(Command, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class CancelConditionWait(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_condition_wait"):
-    """The code no longer waits for this. Losing the race against its end is not an error."""
+    """The code no longer waits for this condition. It is no error if the wait has ended already."""
 
     step: int
 
@@ -160,7 +160,7 @@ def check_open(turn: Turn, command: SatisfyConditionWait | TimeOutConditionWait)
 
 
 def satisfy(turn: Turn, command: SatisfyConditionWait) -> None:
-    if command.step in turn.run.part(Conditions).open:  # otherwise said before, by a completion whose reply was lost
+    if command.step in turn.run.part(Conditions).open:  # otherwise an earlier completion has done it
         _satisfy(turn, command.step)
 
 
@@ -179,7 +179,8 @@ def _timed_out_in_selection(turn: Turn, step: int) -> None:
 
 
 def _satisfy_after_input(turn: Turn, task: Task) -> None:
-    """A worker of another make cannot say that a predicate in a selection holds: what it was had_input satisfies the wait."""
+    """Satisfy the waits in selections after a signal or update. A published worker cannot report that their predicate
+    holds."""
     had_input = any(
         resume.resume_source_kind in ("workflow_signal", "workflow_update")
         for sequence, resume in turn.run.wake_events
@@ -206,9 +207,10 @@ def _wait_fields(opened: ConditionWaitOpened) -> dict[str, Any]:
 
 
 def infer(turn: Turn, task: Task, commands: list[Command]) -> list[Command]:
-    """A worker that does not say so has left a wait behind when it goes on to something else.
+    """Add the commands that end open waits: a worker that does not number its steps ends a wait by going on.
 
-    The same wait sent again is the open one: nothing is recorded, its timeout goes on. A timeout counts once it was shown.
+    If it sends the same wait again, the wait is still open: nothing is recorded, and its timeout goes on. A timeout
+    counts once the task has seen it.
     """
     open = [wait for wait in turn.run.part(Conditions).open.values() if not wait.parallel_group_path]
     if not open:
@@ -250,10 +252,10 @@ def _resolved(
 
 
 class _Wait:
-    """A wait in a group: it is open from the start."""
+    """The leaf of a wait in a group. A wait is open from the start."""
 
     def dispatched(self, run: Run, at: Micros) -> None:
-        """Nothing had held it back."""
+        """A wait is never held back."""
 
 
 _WAIT = _Wait()
@@ -264,7 +266,8 @@ def _waits_externally(run: Run) -> bool:
 
 
 def _wake(run: Run, event: ConditionWaitSatisfied, entry: Recorded) -> Resume | None:
-    """Code that has satisfied a wait itself goes on by itself; in a selection it learns here whether that has won."""
+    """Wake the code if the wait is in a selection: it has to learn whether the wait won. Otherwise the code goes on
+    already."""
     if not event.parallel_group_path or not groups.wakes(run, event.sequence):
         return None
     return Resume(

@@ -1,6 +1,7 @@
 """Continue as new: this run closes as `continued` and the next one opens in the same decision.
 
-The instance id stays; identity, labels, memo, search attributes, routing, compatibility and the execution deadline go along.
+The instance id stays; identity, labels, memo, search attributes, routing, compatibility and the execution deadline go
+along.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
     close.closed(turn)
     for task_id in list(turn.instance.tasks):
         turn.drop_task(task_id)
-    # What this run was told and did not get to, the next one is told again, ahead of what came during its last task.
+    # The next run receives the events that this one has not handled, before those that arrived during its last task.
     turn.instance.buffered_events = [*carried, *turn.instance.buffered_events]
     turn.context = NO_CONTEXT
     turn.instance.workflow_type = command.workflow_type or before.workflow_type

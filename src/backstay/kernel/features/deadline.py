@@ -1,6 +1,7 @@
-"""Deadlines: one wake per workflow, delivered as `Due`. Also the run's own two: execution timeout and run timeout.
+"""Deadlines: an instance has one wake, which arrives as `Due`. Also the run's own two: execution timeout and run
+timeout.
 
-A wake may be early and is never late; whoever is due decides what it means.
+A wake may be early and is never late. Each deadline that is due is decided by its feature.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from backstay.kernel.words import RUN, Phrase, Story, Words
 
 
 class Due(Message, frozen=True, kw_only=True):
-    """The clock has reached the workflow's next wake.
+    """The clock has reached the next wake of the instance.
 
-    `since`: before that, no worker could reach the engine; `until`: those that could not are waited for until then.
+    `since`: no worker could reach the engine before then. `until`: the engine waits for their reports until then.
     """
 
     since: Micros = 0
@@ -73,7 +74,7 @@ def _length(read: Callable[[WorkflowStarted], float | None]) -> Callable[[Instan
 
 
 def overrun(turn: Turn) -> bool:
-    """Time the run out if its deadline has passed, though its wake has not been delivered yet."""
+    """Time the run out if its deadline has passed and its wake has not arrived yet. Returns whether it has."""
     started = turn.run.part(Identity).started
     if started is None:
         return False

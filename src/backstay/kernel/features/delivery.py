@@ -12,8 +12,8 @@ from backstay.kernel.turn import Turn, appended
 
 
 class Deliver(Message, frozen=True, kw_only=True):
-    """Deliver a send. `retained`: the record of the command that an earlier delivery of the same send caused, if there was
-    one. `known`: of the request ids that the message asks after, those with a record here."""
+    """Deliver a send. `retained`: the record of the command that an earlier delivery of the same send caused, if there
+    was one. `known`: of the request ids that the message asks after, those with a record here."""
 
     send: Send
     retained: CommandRecord | None = None

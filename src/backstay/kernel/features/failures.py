@@ -1,4 +1,4 @@
-"""Failures that code caught: once a step's failure was delivered and the code went on, `FailureHandled` says so."""
+"""Failures that code caught: `FailureHandled` records that a step failed and the code went on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FailureHandled(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UnhandledFailure(Struct, frozen=True, kw_only=True):
-    """A step failure that is on its way to the code, with what a later `FailureHandled` repeats of it."""
+    """A failure of a step that the code has not handled yet, with the fields of a later `FailureHandled`."""
 
     failure_id: str
     sequence: int
@@ -40,7 +40,7 @@ class UnhandledFailure(Struct, frozen=True, kw_only=True):
 
 
 class Failures:
-    """Step failures nobody has handled yet."""
+    """The failures of steps that the code has not handled yet."""
 
     __slots__ = ("raised",)
 
@@ -53,7 +53,7 @@ def remember(run: Run, raised: UnhandledFailure) -> None:
 
 
 def unhandled_until(run: Run, seen: int) -> list[str]:
-    """Those that stand in history up to here."""
+    """The ids of the unhandled failures up to this history sequence."""
     return [raised.failure_id for raised in run.part(Failures).raised.values() if raised.recorded <= seen]
 
 

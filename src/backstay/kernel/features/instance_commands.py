@@ -1,8 +1,8 @@
-"""What every command to an instance has in common: its target, its record, and its request id.
+"""What all commands to an instance have in common: a target, a record, and a request id.
 
-An accepted or rejected command is a durable record with its place in the run's order. A `request_id` makes a retry return
-the first outcome, unless that was to try again; the shell looks the earlier record up and hands it in as `retained`, because
-it may be of an earlier run.
+An accepted or rejected command leaves a durable record with a number in its run. A retry with the same `request_id`
+gets the first outcome, unless that was a temporary rejection. The shell looks up the earlier record and passes it as
+`retained`, because it may belong to an earlier run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class InstanceCommand(Message, frozen=True, kw_only=True):
     command_type: ClassVar[str]
 
     def intent(self) -> bytes:
-        """What is asked for, beside the kind of command and its target."""
+        """The content of the command, beside its type and target."""
         return b""
 
     def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
@@ -59,8 +59,8 @@ class ReasonedCommand(InstanceCommand, frozen=True, kw_only=True):
 class NamedCommand(InstanceCommand, frozen=True, kw_only=True):
     """A command to something that the workflow declares by name.
 
-    `arguments` is the encoded list of `values` (None: nobody has looked); `errors` is what was wrong with them before they
-    could be listed.
+    `arguments` is the encoded list of `values` (None: they were not decoded); `errors` are those found while decoding
+    them.
     """
 
     name: str
@@ -88,12 +88,12 @@ class CommandReply(Struct, frozen=True, kw_only=True):
     requested_run_id: str | None = None
     signal_id: str | None = None
     update_id: str | None = None
-    declared: list[str] = []  # what could have been meant, if the target was not known
+    declared: list[str] = []  # the declared names, if the target is not one of them
     repeated: bool = False  # answered from the record of an earlier request with the same id
 
 
 class Rejection(NamedTuple):
-    """`passing`: to be asked again, when what is in the way has gone. So it is not the answer for a request id."""
+    """Why a command is rejected. `temporary`: the caller may try again, so it is not recorded under the request id."""
 
     reason: str
     outcome: str | None
@@ -108,7 +108,7 @@ NOT_ACTIVE = Rejection("run_not_active", "rejected_not_active")
 
 
 def target_rejection(turn: Turn, message: InstanceCommand) -> Rejection | None:
-    """Why a command cannot reach the current, open run it needs."""
+    """Why a command cannot reach an open run; None if it can."""
     run = turn.instance.run
     if run is None:
         return NOT_STARTED
@@ -122,7 +122,8 @@ def target_rejection(turn: Turn, message: InstanceCommand) -> Rejection | None:
 def contract_rejection(
     message: NamedCommand, declared: Sequence[str] | None, contracts: Sequence[contract.Contract] | None
 ) -> Rejection | None:
-    """Whether the definition the run was started with takes this. One that is not known takes anything."""
+    """Why the definition that the run was started with does not accept this command. An unknown definition accepts
+    any."""
     if declared is None:
         return None
     kind = message.command_type
@@ -136,12 +137,13 @@ def contract_rejection(
 
 
 def limit_rejection(breach: Breach | None) -> Rejection | None:
-    """What would pass a limit is not accepted."""
+    """The rejection of a command that would pass a limit."""
     return None if breach is None else Rejection("structural_limit_exceeded", None, {breach.kind: [breach.message]})
 
 
 def may_accept(turn: Turn, message: InstanceCommand) -> bool:
-    """Whether a command may be accepted. If not, it is answered: from the record of its first try, or rejected."""
+    """Whether a command may be accepted. If not, this replies: from the record of its first attempt, or with a
+    rejection."""
     if answer_retry(turn, message):
         return False
     why = target_rejection(turn, message)
@@ -151,7 +153,7 @@ def may_accept(turn: Turn, message: InstanceCommand) -> bool:
 
 
 def answer_retry(turn: Turn, message: InstanceCommand) -> bool:
-    """Answer a retry from the record of its first try."""
+    """Reply to a retry from the record of its first attempt. Returns whether it was a retry."""
     before = message.retained
     if before is None:
         return False
@@ -161,7 +163,7 @@ def answer_retry(turn: Turn, message: InstanceCommand) -> bool:
 
 
 def refuse_conflict(before: CommandRecord, request_id: str | None, fingerprint: str | None) -> None:
-    """One request id cannot mean two things, and nobody can repeat an answer that cannot be read."""
+    """Refuse a request id that was used for another command, or whose record cannot be read."""
     if before.unreadable is not None:
         raise Refused(
             "command_unreadable",
@@ -183,7 +185,7 @@ def refuse_conflict(before: CommandRecord, request_id: str | None, fingerprint: 
 
 
 def fingerprint(request_id: str | None, *parts: bytes) -> str | None:
-    """What was parts under a request id; nobody compares what has none."""
+    """A hash of a request with a request id, to compare its retries with; None without a request id."""
     if request_id is None:
         return None
     joined = b"\0".join(parts)
@@ -198,7 +200,7 @@ def _fingerprint(message: InstanceCommand) -> str | None:
 
 
 def reject(turn: Turn, message: InstanceCommand, why: Rejection, **more: Any) -> CommandRecord:
-    """Record a rejected command; the run it was meant for does not move."""
+    """Record a rejected command. The run does not change."""
     command = _record(turn, message, outcome=why.outcome, status="rejected", why=why, **more)
     if why.declared:
         turn.reply = replace(turn.reply, declared=list(why.declared))
@@ -210,12 +212,12 @@ def accept(turn: Turn, message: InstanceCommand, outcome: str | None, **more: An
 
 
 def cause(command: CommandRecord) -> Context:
-    """What events that a command causes remember of it."""
+    """The context of events that a command causes."""
     return Context(command_id=command.id, command_sequence=command.sequence, source=command.source)
 
 
 def update_of(command: CommandRecord) -> str:
-    """The id of the update that a command asked for."""
+    """The id of the update of a command."""
     return update_id(command.resolved_run_id or "", command.sequence or 0, command.history_length)
 
 

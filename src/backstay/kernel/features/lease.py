@@ -1,7 +1,8 @@
 """Leases: which worker may work on a task. ready → leased → (spent | released | expired) → ready again, next attempt.
 
-A claim is a decision, so it is on disk before the worker begins. When a lease expires or is lost, the task keeps its id and
-is offered again. Lost leases never count against a retry budget; `activity/crashes` and `workflow_task/crashed` count them.
+A claim is a decision, so it is on disk before the worker begins. When a lease expires or is lost, the task keeps its id
+and is offered again. Lost leases never count against a retry budget; `activity/crashes` and `workflow_task/crashed`
+count them.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Routed(Protocol):
 
 
 class Claimant(Struct, frozen=True, kw_only=True, gc=False):
-    """What a worker says of itself that claims a task by its id. `connection` None: it serves every one."""
+    """A worker that claims a task by its id. `connection` None: it serves every connection."""
 
     connection: str | None = None
     compatibility: frozenset[str] | None = None
 
     def serves(self, routing: Routed) -> str | None:
-        """Why it may not run tasks with this routing; None if it may. The same rule as for polls."""
+        """Why the worker may not run tasks with this routing; None if it may. The rule is that of polls."""
         if self.connection is not None and routing.connection != self.connection:
             return "backend_unavailable"
         marker = routing.compatibility
@@ -46,7 +47,7 @@ class Claimant(Struct, frozen=True, kw_only=True, gc=False):
         )
 
 
-# The contract has words of its own for activities.
+# The contract has other reasons for activities.
 _OF_ACTIVITIES = {"backend_unavailable": "backend_unsupported", "compatibility_blocked": "compatibility_unsupported"}
 
 
@@ -69,8 +70,8 @@ class Offer(Message, frozen=True, kw_only=True):
 class Release(Message, frozen=True, kw_only=True):
     """End a lease that its worker cannot use, because it is gone or stopping.
 
-    `begun` False: work on the task has certainly not begun, because it never left this process; or a worker that is alive
-    has given a workflow task back.
+    `begun` False: work on the task has certainly not begun, because it never left this process; or a worker that is
+    alive has given a workflow task back.
     """
 
     task_id: str

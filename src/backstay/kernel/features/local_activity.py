@@ -47,7 +47,7 @@ class RecordLocalActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=
     arguments: bytes | None = None
     result: bytes | None = None
     retry_policy: RetryPolicy | None = None
-    handled: bool = False  # the code has caught the failure already
+    handled: bool = False  # the code has caught the failure
 
 
 def check(turn: Turn, command: RecordLocalActivity) -> None:

@@ -1,8 +1,8 @@
-"""Message streams: ordered input of an instance under a name. Received → consumed, when the cursor has gone past it.
+"""Message streams: ordered input of an instance under a name. Received → consumed, once the cursor has passed it.
 
-A message has a position that counts from 1 for the life of the instance, and an id that counts once: its command is kept under
-it, like a request id. Code says how far it has got with the completion of a task. A run that continues as new hands on the
-cursors, and what is behind them.
+A message has a position, counted from 1 for the life of the instance, and an id, which is accepted once: its command is
+kept under the id like under a request id. Code moves the cursor with the completion of a task. A run that continues as
+new carries over the cursors and the messages after them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ID_MAX = 255
 
 
 class MessageAppend(NamedCommand, frozen=True, kw_only=True):
-    """`name` is that of the stream."""
+    """Append a message to the stream `name`."""
 
     command_type = "message"
 
@@ -50,7 +50,7 @@ class MessageAppend(NamedCommand, frozen=True, kw_only=True):
 
 
 class AdvanceMessageCursor(Command, frozen=True, kw_only=True, omit_defaults=True, tag="advance_message_cursor"):
-    """Code is done with the messages up to this position."""
+    """Code has consumed the messages up to this position."""
 
     stream_name: str
     through_position: int
@@ -73,14 +73,14 @@ class MessageCursorAdvanced(Event, frozen=True, kw_only=True, omit_defaults=True
 
 
 class MessageCursorCarried(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the run before had got."""
+    """The cursor of the run before."""
 
     stream_name: str
     through_position: int
 
 
 class MessageReply(Struct, frozen=True, kw_only=True):
-    """The reply to a message. `command.repeated`: one with its id was there before, and this is its position."""
+    """The reply to a message. `command.repeated`: a message with this id was there before, at this position."""
 
     command: CommandReply
     stream_name: str
@@ -89,7 +89,7 @@ class MessageReply(Struct, frozen=True, kw_only=True):
 
 
 class Inbox:
-    """One stream. `unread` by position, oldest first."""
+    """The messages of one stream. `unread` by position, oldest first."""
 
     __slots__ = ("cursor", "last", "unread")
 
@@ -110,7 +110,7 @@ class Inboxes:
 
 
 def request_id(stream_name: str, message_id: str) -> str:
-    """Under which the command of a message is kept; no stream name has a slash."""
+    """The request id of the command of a message. No stream name has a slash."""
     return f"{stream_name}/{message_id}"
 
 
@@ -124,7 +124,7 @@ def check_name(name: str, field: str = "stream_name") -> None:
 
 
 def append(turn: Turn, message: MessageAppend) -> None:
-    """Only what is accepted is kept under its id: what was refused may be sent again as it is."""
+    """Append a message. Only an accepted message is kept under its id, so a refused one may be sent again."""
     check_name(message.name)
     if not 1 <= len(message.message_id) <= ID_MAX:
         raise Refused(
@@ -169,7 +169,7 @@ def _receive(turn: Turn, message: MessageAppend) -> int:
 
 
 def _buffered(instance: Instance) -> list[MessageReceived]:
-    """Accepted in the middle of a task."""
+    """The messages that were accepted in the middle of a task."""
     return [event for event, _ in instance.buffered_events if isinstance(event, MessageReceived)]
 
 
@@ -200,7 +200,7 @@ def _refuse_too_much(turn: Turn, message: MessageAppend) -> None:
         )
 
 
-# -- what workflow code says
+# -- commands of workflow code
 
 
 def check(turn: Turn, command: AdvanceMessageCursor) -> None:
@@ -217,7 +217,7 @@ def check(turn: Turn, command: AdvanceMessageCursor) -> None:
 
 
 def advance(turn: Turn, command: AdvanceMessageCursor) -> None:
-    """A cursor that is said again, or was further already, is no news."""
+    """Move the cursor forward. A command that does not is ignored."""
     inbox = turn.run.part(Inboxes).streams.get(command.stream_name)
     if inbox is not None and command.through_position > inbox.cursor:
         turn.record(
@@ -255,9 +255,10 @@ def _carried(run: Run, event: MessageCursorCarried, entry: Recorded) -> None:
 
 
 def _wake(run: Run, event: MessageReceived, entry: Recorded) -> Resume | None:
-    """Code that waits for messages waits on a condition. Any other is shown them with what it waits for.
+    """Wake code that waits on a condition, as code that waits for messages does. Other code sees messages with its next
+    task.
 
-    The published worker has no way to end a task in which it was shown a message and has nothing to ask for.
+    The published worker cannot end a task in which it sees a message and has no command.
     """
     if not run.part(Conditions).open:
         return None
@@ -275,7 +276,7 @@ def _wake(run: Run, event: MessageReceived, entry: Recorded) -> Resume | None:
 
 
 def _carry(run: Run) -> Iterable[tuple[int, Event, Context]]:
-    """Cursors first: whoever is told of a message knows by then whether it is new."""
+    """Carry over the cursors, and after them the unread messages: the cursor says whether a message is new."""
     if Inboxes not in run.parts:
         return
     for name, inbox in run.part(Inboxes).streams.items():

@@ -1,4 +1,4 @@
-"""Pause and resume. While a run is paused its tasks are withheld; facts are recorded and deadlines go on."""
+"""Pause and unpause. The tasks of a paused run are not given to workers; events are recorded and deadlines go on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Paused:
 
 
 def allows(run: Run) -> bool:
-    """Whether tasks of this run may be handed out."""
+    """Whether tasks of this run may be given to workers."""
     part = run.parts.get(Paused)
     return part is None or part.entry is None
 

@@ -1,7 +1,7 @@
 """Reconcile: make the task rows of an instance what its history expects. Recovery, the sweep and repair use it.
 
-It restores rows that are missing, deletes rows that serve nothing, and ends leases that are over. Work that may still be
-running is left alone: a running activity whose row is gone counts as alive until its recorded lease is over.
+It restores rows that are missing, deletes rows that serve nothing, and ends leases that are over. Work that may still
+be running is left alone: a running activity whose row is gone counts as alive until its recorded lease is over.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ GRACE = 30 * SECOND
 class Reconcile(Message, frozen=True, kw_only=True):
     """Bring the task rows back to what history expects.
 
-    `incarnation` is the engine's own: in-process leases of any other are over, and so are its own that nobody in the
-    process is `holding`. Runs blocked by another definition than the one now deployed are tried again; `force` tries every
-    failed task.
-    `ask` asks after other instances that owe this one an answer.
+    `incarnation` is that of this engine: in-process leases of any other are over, and so are its own for tasks that no
+    worker of the process is `holding`. Runs that were blocked by another definition than the deployed one are tried
+    again; `force` tries every failed task. `ask` asks after other instances that owe this one an answer.
     """
 
     incarnation: str
@@ -51,7 +50,7 @@ class Reconciled(Struct, frozen=True, kw_only=True):
 
 def reconcile(turn: Turn, message: Reconcile) -> None:
     instance = turn.instance
-    # What this turn has decided before is not in the row yet, and no loss.
+    # Earlier decisions of this turn are not in the row yet: a wake that differs by them was not lost.
     fresh = not (turn.events or turn.changed_tasks or turn.commands)
     woken = fresh and wake_is_late(instance.next_wake, turn.features.agenda.next_wake(instance))
     turn.create_task()
@@ -92,8 +91,8 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
             turn.put_task(replace(task, repair_count=1))
         result.restored.append(id)
     if instance.run is not None and (instance.missing_tasks != left or (instance.needs_reconcile and not left)):
-        # What the rows say of it is written again: or the sweep would come back for ever, or never if one that is lost
-        # was made up for in number by one too many.
+        # Write the row of the instance again with the right number of tasks. Otherwise the sweep would come back for ever,
+        # or never, if one row too many made up for one that is lost.
         instance.needs_reconcile, instance.missing_tasks = left > 0, left
         turn.index()
     if (message.ask or message.force) and instance.run is not None:
@@ -102,7 +101,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
 
 
 def _lease_is_over(owner: str | None, until: Micros | None, now: Micros, incarnation: str) -> bool:
-    """A lease without an end lives as long as the engine that gave it."""
+    """Whether a lease is over. One without an end lasts as long as the engine that gave it."""
     if until is not None:
         return until <= now
     return owner is None or owner.partition("/")[0] != incarnation

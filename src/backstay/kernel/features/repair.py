@@ -1,4 +1,4 @@
-"""Repair: an operator asks for what reconcile does, and gets it on record."""
+"""Repair: an operator's command that reconciles an instance and is recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.kernel.words import COMMAND, Phrase, Story, Words
 
 
 class Repair(InstanceCommand, frozen=True, kw_only=True):
-    """`liveness_state` and `wait_kind` are how the run looked to whoever asked."""
+    """`liveness_state` and `wait_kind` are those of the run when the repair was asked for."""
 
     command_type = "repair"
 
@@ -65,7 +65,7 @@ def repair(turn: Turn, message: Repair) -> None:
 
 
 def _repaired(turn: Turn, done: Reconciled) -> tuple[str | None, str | None]:
-    """The task that moves the run again; a timer is none, and is shown as one."""
+    """Id and type of the task by which the run goes on. A timer whose wake was lost is shown like a task."""
     for id in (*done.restored, *done.revived, *done.released):
         if id in turn.instance.tasks:
             return id, turn.instance.tasks[id].kind
@@ -75,7 +75,7 @@ def _repaired(turn: Turn, done: Reconciled) -> tuple[str | None, str | None]:
 
 
 def _requested(run: Run, event: RepairRequested, entry: Recorded) -> None:
-    """What it restored is transport, and no fact of the run."""
+    """A repair changes rows, not the state of the run."""
 
 
 def _say_requested(story: Story, event: RepairRequested) -> Phrase:

@@ -1,8 +1,8 @@
-"""Selections: several durable calls of which the first to end counts. Opened by its members; resolved once; losers go on.
+"""Selections: several steps of which the first to end wins. Opened by its members; resolved once; the others go on.
 
-The members are ordinary steps that say in their group path which member of which selection they are. The event that ends
-the first of them is followed by `SelectionResolved`, in the same commit: who has won is a fact and never found out again.
-A member that lost may still be waited for, or cancelled.
+The members are ordinary steps that say in their group path which member of which selection they are. The event that
+ends the first of them is followed by `SelectionResolved`, in the same commit, so the winner is never computed again. A
+member that lost may still be waited for, or cancelled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CANCEL = (CancelActivity, CancelTimer, CancelChild, CancelConditionWait)
 class CancelSelectionOperation(
     Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_selection_operation"
 ):
-    """The code no longer wants this member. Losing the race against its end is not an error."""
+    """The code no longer waits for this member. It is no error if the member has ended already."""
 
     selection_group_id: str
     member_key: str | int
@@ -64,9 +64,9 @@ class SelectionOperationCancelled(_Member, frozen=True, kw_only=True, omit_defau
 
 
 def resolve(turn: Turn, entry: Recorded) -> None:
-    """The event just recorded has ended the first member of a selection."""
+    """Record the winner of a selection, right after the event that ended it."""
     groups = turn.run.part(Groups)
-    assert groups.won is not None, "somebody has won"
+    assert groups.won is not None, "a member has won"
     member, ok = groups.won
     groups.won = None
     turn.record(
@@ -156,7 +156,7 @@ def _cancelled(run: Run, event: SelectionOperationCancelled, entry: Recorded) ->
 
 
 def _wake(run: Run, event: SelectionOperationCancelled, entry: Recorded) -> Resume:
-    """Code may wait for the very member it has cancelled."""
+    """Wake the code: it may wait for the member that it has cancelled."""
     return Resume(
         resume_source_kind="selection_operation",
         resume_source_id=event.operation_identity,

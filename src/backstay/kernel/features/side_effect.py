@@ -1,4 +1,4 @@
-"""Side effects: a closure runs once, its value is recorded, replay reuses the value."""
+"""Side effects: code runs once and its value is recorded; replay takes the recorded value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RecordSideEffect(StepCommand, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class SideEffectRecorded(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
-    """`stream_name` (ours): code has written so many items to that stream; none means that it ended it."""
+    """`stream_name` (ours): code has written `stream_items` items to that stream; 0 means that it ended the stream."""
 
     result: bytes
     stream_name: str | None = None
@@ -33,7 +33,7 @@ def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
 
 
 def _recorded(run: Run, event: SideEffectRecorded, entry: Recorded) -> None:
-    """The value lives in history alone."""
+    """The value is in history only."""
 
 
 def _shape(event: SideEffectRecorded) -> Shape:

@@ -1,7 +1,8 @@
-"""Signals. Received → Applied. Unapplied exactly while in `Signals.received`.
+"""Signals. Received → Applied. A signal is unapplied exactly while in `Signals.received`.
 
-A signal with a handler is applied when an ordinary workflow task that has seen it closes. One without goes to a wait of its
-name: the worker pairs them in the order of history and says so. What nobody waits for yet stays received.
+A signal with a handler is applied when an ordinary workflow task that has seen it closes. One without a handler goes to
+a wait of its name: the worker pairs them in the order of history and reports the pairs. A signal without a wait stays
+received.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class OpenSignalWait(StepCommand, frozen=True, kw_only=True, omit_defaults=True,
 
 
 class ApplySignal(Command, frozen=True, kw_only=True, omit_defaults=True, tag="apply_signal"):
-    """This wait got this signal."""
+    """The wait at this step received this signal."""
 
     step: int
     signal_id: str
@@ -85,7 +86,7 @@ class SignalWaitCancelled(StepEvent, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class SignalApplied(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """`sequence` is the step of the wait that got it; a handler has none."""
+    """`sequence` is the step of the wait that received it; a handler has none."""
 
     workflow_command_id: str
     signal_id: str
@@ -107,7 +108,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: dict[str, ReceivedSignal] = {}  # not applied yet, oldest first
-        self.waits: dict[int, SignalWaitOpened] = {}  # those whose timeout has fired leave with the next to open
+        self.waits: dict[int, SignalWaitOpened] = {}  # one whose timeout has fired is removed when the next opens
 
 
 def open_waits(run: Run) -> list[SignalWaitOpened]:
@@ -120,7 +121,7 @@ def open_waits(run: Run) -> list[SignalWaitOpened]:
 
 
 def unapplied(instance: Instance) -> Iterator[SignalReceived]:
-    """Every accepted signal that no code has had yet, in the order of their commands."""
+    """The accepted signals that are not applied yet, in the order of their commands."""
     for entry in instance.current.part(Signals).received.values():
         yield entry.event
     yield from _buffered(instance)
@@ -163,7 +164,7 @@ def receive(turn: Turn, message: DeliverSignal) -> None:
 
 
 def _wait_for(turn: Turn, name: str) -> str | None:
-    """The wait a new signal goes to: one that is open for its name, if no earlier signal is on its way there."""
+    """The id of the open wait that a new signal goes to, unless an earlier signal of that name is unapplied."""
     wait = next((wait for wait in open_waits(turn.run) if wait.signal_name == name), None)
     if wait is None:
         return None
@@ -180,12 +181,13 @@ def too_large(turn: Turn, message: DeliverSignal) -> Rejection | None:
 
 
 def pending(instance: Instance) -> bool:
-    """Whether a signal is still to be dealt with."""
+    """Whether the code still has to handle a signal."""
     return next(outstanding(instance), None) is not None
 
 
 def outstanding(instance: Instance) -> Iterator[SignalReceived]:
-    """The accepted signals that are still to be dealt with: seen by no closed task yet, or wanted by an open wait."""
+    """The accepted signals that the code still has to handle: no closed task has seen them, or a wait is open for
+    them."""
     if instance.buffered_events:
         yield from _buffered(instance)
     signals = instance.current.part(Signals)
@@ -197,7 +199,7 @@ def outstanding(instance: Instance) -> Iterator[SignalReceived]:
             yield entry.event
 
 
-# -- what workflow code says
+# -- commands of workflow code
 
 
 def check(turn: Turn, command: OpenSignalWait) -> None:
@@ -212,7 +214,7 @@ def open_wait(turn: Turn, command: OpenSignalWait) -> None:
     wait_id = signal_wait_id(run.run_id, step)
     taken_ids = {wait.signal_wait_id for wait in open_waits(run)}
     for event in unapplied(turn.instance):
-        # A wait that opens after its signal was accepted goes by the id that signal has had all along.
+        # A wait that opens after its signal was accepted takes the wait id of that signal.
         if event.signal_name == command.signal_name and event.signal_wait_id not in taken_ids:
             wait_id = event.signal_wait_id
             break
@@ -238,7 +240,7 @@ def open_wait(turn: Turn, command: OpenSignalWait) -> None:
 def check_apply(turn: Turn, command: ApplySignal) -> None:
     entry = turn.run.part(Signals).received.get(command.signal_id)
     if entry is None:
-        return  # said before, by a completion whose reply was lost
+        return  # applied by an earlier completion whose reply was lost
     wait = turn.run.part(Signals).waits.get(command.step) or turn.command_at_step(command.step)
     if not isinstance(wait, SignalWaitOpened | OpenSignalWait):
         raise Refused("invalid_commands", f"step {command.step} waits for no signal", field="step")
@@ -268,7 +270,7 @@ def give_up(turn: Turn, command: CancelSignalWait) -> None:
 
 
 def mark_seen(turn: Turn, task: Task) -> None:
-    """An ordinary task closes: the handlers of the signals it had seen have run."""
+    """Apply the signals with handlers that an ordinary task had seen: when it closes, the handlers have run."""
     signals = turn.run.parts.get(Signals)
     if signals is None or task.seen is None:
         return

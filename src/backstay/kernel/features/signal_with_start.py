@@ -1,7 +1,7 @@
-"""Signal with start: one intake, two commands. The signal is history before the first task can run any code.
+"""Signal with start: one message, two commands. The signal is in history before the first task runs any code.
 
-An active run is signalled; otherwise a run is started and signalled in one decision. The signal is judged first: if it is
-not valid, nothing is started.
+An open run is signalled; otherwise a run is started and signalled in one decision. The signal is checked first: if it
+is not valid, nothing is started.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class SignalAndStart(Message, frozen=True, kw_only=True):
 
 
 class SignalWithStartReply(Struct, frozen=True, kw_only=True):
-    """`started` None: the signal was rejected, and so nothing was started; or both had been done before."""
+    """`started` None: the signal was rejected, so nothing was started; or the reply repeats that of an earlier
+    attempt."""
 
     started: StartReply | None
     signalled: CommandReply
@@ -69,14 +70,12 @@ def signal_with_start(turn: Turn, message: SignalAndStart) -> None:
 
 
 def _reject_signal(turn: Turn, signal: DeliverSignal, why: Rejection) -> None:
-    if not turn.instance.exists:  # there is no instance whose audit trail could keep it
-        raise Refused(why.reason, f"signal {signal.name!r} is not valid, so nothing was started", **_said(why))
+    """Reject the signal, with a record if there is an instance."""
+    if not turn.instance.exists:  # there is no instance with an audit trail
+        fields: dict[str, object] = {"validation_errors": why.errors, "outcome": why.outcome}
+        raise Refused(why.reason, f"signal {signal.name!r} is not valid, so nothing was started", **fields)
     reject(turn, signal, why)
     turn.reply = SignalWithStartReply(started=None, signalled=turn.reply)
-
-
-def _said(why: Rejection) -> dict[str, object]:
-    return {"validation_errors": why.errors, "outcome": why.outcome}
 
 
 FEATURE = Feature(

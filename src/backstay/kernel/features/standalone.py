@@ -1,8 +1,8 @@
-"""Standalone activities: an activity as a durable job of its own. Started → whatever the activity does → Completed | Failed.
+"""Standalone activities: an activity as a durable job. Started → the events of the activity → Completed | Failed.
 
-The job is an ordinary run with one step, and the kernel is its code: it asks for the activity in the decision that starts
-the run, and ends the run in the decision that ends the activity. So no worker that runs workflows is needed, and retries,
-timeouts, cancellation, lists and waits are those of every activity and every run.
+The job is an ordinary run with one step, and the kernel is its code: it schedules the activity in the decision that
+starts the run, and ends the run in the decision that ends the activity. So no worker that runs workflows is needed, and
+retries, timeouts, cancellation, lists and waits are those of every activity and every run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from backstay.kernel.turn import Turn
 from backstay.kernel.values import failure_id
 
 ACTIVITY_DEFINITION = RecordedDefinition(entry_method="activity")
-"""What there is to signal, query or update in an activity."""
+"""The definition of a run that declares no signals, queries or updates."""
 
 
 class StartActivity(Start, frozen=True, kw_only=True):
@@ -44,7 +44,7 @@ def start_activity(turn: Turn, message: StartActivity) -> None:
     if activity.sequence not in (None, 1) or activity.parallel_group_path:
         raise Refused("invalid_commands", "a standalone activity is the only step of its run", field="activity")
     breach = over_count("payload_size", len(activity.arguments or b""), turn.features.limits.payload_size)
-    if breach is not None:  # a run that asks for too much fails; this one need not begin
+    if breach is not None:  # a workflow would fail by this; a standalone activity is not even started
         raise Refused(
             "structural_limit_exceeded",
             breach.message,
@@ -66,7 +66,7 @@ def applies(run: Run) -> bool:
 
 
 def go_on(turn: Turn) -> None:
-    """What would wake code has happened: everything is seen at once, and the end of the activity is the end of the run."""
+    """Act as the code of the run: see all events at once, and close the run when its activity has ended."""
     run = turn.run
     turn.instance.cursor = run.length
     run.wake_events.clear()

@@ -1,6 +1,6 @@
-"""Timers. Scheduled → Fired | Cancelled. Pending exactly while in `Timers.pending`.
+"""Timers. Scheduled → Fired | Cancelled. A timer is pending exactly while in `Timers.pending`.
 
-Only `TimerFired` resumes the code that sleeps; a timer is due at `fire_at`, exactly as recorded.
+Only `TimerFired` wakes the code. A timer is due at `fire_at`, as recorded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StartTimer(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class CancelTimer(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_timer"):
-    """The code no longer waits for this timer. Losing the race against its firing is not an error."""
+    """The code no longer waits for this timer. It is no error if the timer has fired already."""
 
     step: int
 
@@ -94,7 +94,7 @@ def start(turn: Turn, command: StartTimer) -> None:
 
 
 def arm(turn: Turn, step: int, delay: float, *, path: Sequence[GroupEntry] = (), **timeout_of: str | None) -> None:
-    """Start the clock of a step; `behind` says which wait it is the timeout of."""
+    """Start the timer of a step. `timeout_of`: the fields of the wait that it is the timeout of."""
     scheduled = TimerScheduled(
         sequence=step,
         timer_id=timer_id(turn.run.run_id, step),
@@ -109,7 +109,7 @@ def arm(turn: Turn, step: int, delay: float, *, path: Sequence[GroupEntry] = (),
 
 
 def disarm(turn: Turn, step: int) -> str | None:
-    """What a timer stood for has come about otherwise: cancel it if it is pending. Its id, if there was one."""
+    """Cancel the timer of a step if it is pending. Returns its id, or None."""
     timer = turn.run.part(Timers).pending.get(step)
     if timer is None:
         return None
@@ -190,10 +190,10 @@ _WAIT_FIELDS = (
 
 
 class _Clock:
-    """A timer in a group: it runs from the start, whatever the group's bound."""
+    """The leaf of a timer in a group. A timer runs from the start, whatever the group's limit."""
 
     def dispatched(self, run: Run, at: Micros) -> None:
-        """Nothing had held it back."""
+        """A timer is never held back."""
 
 
 _CLOCK = _Clock()
@@ -201,7 +201,7 @@ _CLOCK = _Clock()
 
 def _scheduled(run: Run, event: TimerScheduled, entry: Recorded) -> None:
     run.part(Timers).pending[event.sequence] = event
-    if event.timer_kind is None:  # otherwise the wait it stands behind is the leaf
+    if event.timer_kind is None:  # otherwise its wait is the leaf
         groups.join(run, event.sequence, event.parallel_group_path, _CLOCK)
     run.add_deadline(event.fire_at, "timer", event.sequence)
 
@@ -253,7 +253,7 @@ def _shape(event: TimerEvent) -> Shape:
 
 
 def _outcome(event: TimerFired) -> Outcome | None:
-    return Plain(True) if event.timer_kind is None else None  # what a timeout means, its wait says
+    return Plain(True) if event.timer_kind is None else None  # the events of the wait say what its timeout means
 
 
 def _say_scheduled(story: Story, event: TimerScheduled) -> Phrase:
@@ -271,7 +271,7 @@ def _say_fired(story: Story, event: TimerFired) -> Phrase:
     if waiting is None or not waiting.outside or event.timer_kind == "signal_timeout":
         story.end(event.sequence)
     else:
-        waiting.fires_at = None  # the wait ends when its code has been told
+        waiting.fires_at = None  # the wait ends when its code has seen this
     late = story.at - event.fire_at
     return Phrase("◷", "timer fired" + (f", {story.form.span(late)} late" if late > SECOND else ""), "good")
 

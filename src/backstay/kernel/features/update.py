@@ -1,7 +1,8 @@
-"""Updates. Accepted → (Applied →) Completed, or Rejected. Pending exactly while in `Updates.pending`.
+"""Updates. Accepted → (Applied →) Completed, or Rejected. An update is pending exactly while in `Updates.pending`.
 
-Accepting is durable and quick; the handler runs on a workflow task of its own, which looks no further than the acceptance, so
-that updates and signals take effect in the order in which they were accepted. A handler that raises fails its update alone.
+An accepted update is on disk before its handler runs. The handler runs on a workflow task of its own, which sees
+history up to the acceptance, so that updates and signals take effect in the order in which they were accepted. A
+handler that raises fails its update alone.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ from backstay.kernel.words import About, Phrase, Story, Words
 
 
 class Update(NamedCommand, frozen=True, kw_only=True):
-    """`available`: some live worker knows the definition. `objection`: why its validator turned it down.
+    """`available`: a live worker knows the definition. `objection`: why the validator rejected it.
 
-    `patient`: its sender waits for signals that were accepted earlier. Behind one of those it is refused without a record, to be
-    sent again, where others are rejected for good.
+    `patient`: the sender waits for signals that were accepted earlier. While one of those is not applied, the update is
+    refused without a record, and the sender tries again; another sender's update is rejected.
     """
 
     command_type = "update"
@@ -128,7 +129,7 @@ _SIGNAL_PENDING = Rejection(PENDING, "rejected_pending_signal", temporary=True)
 
 
 def topic(id: str) -> str:
-    """Under this the end of an update is told."""
+    """The topic for waiters of an update's end."""
     return f"update:{id}"
 
 
@@ -190,7 +191,7 @@ def _invalid(turn: Turn, message: Update) -> Rejection | None:
     )
 
 
-# -- what the worker says of it
+# -- commands of the worker
 
 
 def check(turn: Turn, command: CompleteUpdate | FailUpdate) -> None:
@@ -229,7 +230,8 @@ def fail(turn: Turn, command: FailUpdate) -> None:
 
 
 def run_closed(turn: Turn) -> None:
-    """Updates that the run did not get to fail with it; those to the instance go on with a chain that goes on."""
+    """Fail the updates that a closed run has not applied. In a chain that goes on, those to the instance go to the next
+    run."""
     run = turn.run
     part = run.parts.get(Updates)
     if part is None and not turn.instance.buffered_events:
@@ -255,12 +257,12 @@ def run_closed(turn: Turn) -> None:
 
 
 def _of_this_run(event: Event) -> bool:
-    """Whether the next run of the chain has nothing to do with it."""
+    """Whether the event concerns this run only, not the next one of the chain."""
     return isinstance(event, UpdateRejected) or (isinstance(event, UpdateAccepted) and event.target_scope == "run")
 
 
 def _buffered(turn: Turn) -> list[UpdateAccepted]:
-    """Accepted in the middle of a task, whose end makes them history."""
+    """Updates that were accepted in the middle of a task and are not in history yet."""
     return [event for event, _ in turn.instance.buffered_events if isinstance(event, UpdateAccepted)]
 
 
@@ -295,7 +297,7 @@ def _completed(run: Run, event: UpdateCompleted, entry: Recorded) -> None:
 
 
 def _unchanged(run: Run, event: UpdateRejected | UpdateApplied, entry: Recorded) -> None:
-    """A rejection changes nothing; an application shows in the state of the code."""
+    """Neither changes the state of the run."""
 
 
 def _own_task(run: Run, event: UpdateAccepted, entry: Recorded) -> Resume:

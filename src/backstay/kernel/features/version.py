@@ -1,7 +1,7 @@
 """Version markers: which branch a run took at a change of its code, recorded once per change id.
 
-A change id that has a marker answers it for the rest of the run. Without one, a run whose definition has changed since
-it started stays on the default branch: no marker, no step. What the starter's source already named is always fresh.
+A marker counts for the rest of the run. Without one, a run whose definition has changed since it started stays on the
+default branch: no marker, no step. A change id that stood in the source when the run was started is always fresh.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def is_fresh(
 ) -> bool:
     """Whether a change without a marker is new code (take the newest branch) or was deployed under an older run.
 
-    The fingerprint decides; only where one of the two is unknown do the compatibility markers.
+    The fingerprints decide; if one of them is unknown, the compatibility markers do.
     """
     if started_change_ids is not None and change_id in started_change_ids:
         return True

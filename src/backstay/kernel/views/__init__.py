@@ -1,1 +1,1 @@
-"""Views: what people and programs want to know of a run. Pure functions of its state and history, never stored."""
+"""Views of a run for people and programs: pure functions of its state and history, never stored."""

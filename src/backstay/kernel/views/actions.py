@@ -1,4 +1,4 @@
-"""What can be done with a run now, and if not, why not: true of what each command would do."""
+"""Which commands a run would accept now, and why it would not accept the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from backstay.kernel.values import Micros
 
 
 class RepairBlocked(Struct, frozen=True, kw_only=True):
-    """Why a repair would do nothing, for people."""
+    """Why a repair would do nothing, as people read it."""
 
     code: str
     label: str
@@ -49,8 +49,8 @@ class Actions(Struct, frozen=True, kw_only=True):
 def actions(
     instance: Instance, state: str, now: Micros, *, current: bool = True, definition: str | None = None
 ) -> Actions:
-    """`state`: its liveness. `definition` says why the workflow's code cannot be asked; `current`: the run is the newest of
-    its instance."""
+    """`state`: the liveness of the run. `definition`: why its code cannot be queried. `current`: it is the newest run
+    of its instance."""
     run = instance.current
     blocked = None if current else "selected_run_not_current"
     if blocked is None and not run.is_open:
@@ -61,7 +61,7 @@ def actions(
     started = run.part(Identity).started
     no_query = definition or (None if started is None else _none("queries", started.declared_queries))
     no_signal = blocked or (None if started is None else _none("signals", started.declared_signals))
-    # With no worker alive an update is accepted and waits; with workers that do not know the code it is not.
+    # Without live workers an update is accepted and waits. With workers that do not know the code it is rejected.
     unknown = definition if definition == "workflow_definition_unavailable" else None
     undeclared = None if started is None else _none("updates", started.declared_updates)
     no_update = blocked or undeclared or unknown or ("earlier_signal_pending" if signal.pending(instance) else None)
@@ -91,7 +91,7 @@ def actions(
 
 
 def _none(what: str, declared: list[str] | None) -> str | None:
-    """Why nothing can be asked of code that declares nothing of this kind. A contract that is not known takes anything."""
+    """The reason if the code declares no target of this kind. An unknown contract accepts any."""
     return f"no_declared_{what}" if declared == [] else None
 
 
@@ -149,7 +149,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 class Declared(Struct, frozen=True, kw_only=True):
-    """What the run was started with, complete, or nothing at all; never what the code says today."""
+    """The targets that the run was started with, all of them or none; never those of today's code."""
 
     declared_contract_source: str
     declared_query_targets: list[Target] = []
@@ -158,7 +158,7 @@ class Declared(Struct, frozen=True, kw_only=True):
 
 
 def declared(started: WorkflowStarted | None) -> Declared:
-    """What a run was started with, from its start event."""
+    """The declared targets of a run, from its start event."""
     if started is None or None in (started.declared_queries, started.declared_signals, started.declared_updates):
         return Declared(declared_contract_source="unavailable")
     queries = _targets(started.declared_queries, started.declared_query_contracts)

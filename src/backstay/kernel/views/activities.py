@@ -1,4 +1,4 @@
-"""The activities of a run with every attempt at them, from typed events alone: task rows and leases have no say in it."""
+"""The activities of a run with all attempts, from events alone, without task rows and leases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from backstay.kernel.values import Micros
 
 
 class AttemptView(Struct, kw_only=True):
-    """One try. `expired`: it never reported."""
+    """One attempt. `expired`: it never reported."""
 
     id: str
     attempt_number: int
@@ -43,7 +43,7 @@ class AttemptView(Struct, kw_only=True):
 
 
 class ActivityView(Struct, kw_only=True):
-    id: str  # of the execution, and what its effects are to be known by elsewhere
+    id: str  # of the execution, which is also its idempotency key
     idempotency_key: str
     activity_type: str
     activity_class: str | None
@@ -58,7 +58,7 @@ class ActivityView(Struct, kw_only=True):
     attempt_count: int = 0
     crash_count: int = 0  # attempts in a row that never reported
     current_attempt_id: str | None = None
-    available_at: Micros | None = None  # of the next try, while one is waited for
+    available_at: Micros | None = None  # of the next attempt, during its backoff
     last_heartbeat_at: Micros | None = None
     last_heartbeat_progress: Progress | None = None
     created_at: Micros
@@ -83,7 +83,7 @@ class ActivityView(Struct, kw_only=True):
 
 
 def activities(history: Iterable[Recorded]) -> list[ActivityView]:
-    """In the order they were scheduled."""
+    """The activities in the order in which they were scheduled."""
     found: dict[int, ActivityView] = {}
     for entry in history:
         event: Any = entry.event

@@ -1,4 +1,4 @@
-"""The failures of a run, in the order they were recorded, with what became of them."""
+"""The failures of a run in the order in which they were recorded, and whether code handled them."""
 
 from __future__ import annotations
 

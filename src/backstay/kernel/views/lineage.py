@@ -1,7 +1,7 @@
-"""Where a run comes from and what came of it: its parent and its children, the run before it and the one behind it.
+"""The lineage of a run: its parent and its children, the run before it and the run after it.
 
-Who they are stands in the run's own history. A child is one entry under its `child_call_id`, however many runs it had.
-Of the runs beside it in its chain the index says what became of them.
+Their ids stand in the run's own history. A child is one entry under its `child_call_id`, however many runs it had. The
+state of the other runs of the chain comes from the index.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Lineage(Struct, kw_only=True):
 
 
 def lineage(history: Iterable[Recorded], number: int, chain: Mapping[str, RunRow]) -> Lineage:
-    """`number`: of the run. `chain`: the runs before and after it, as far as they are still kept."""
+    """`number`: of the run. `chain`: the runs before and after it that still exist."""
     parents: list[Link] = []
     children: dict[str, Link] = {}
     instance = ""
@@ -105,7 +105,7 @@ def continued(history: Iterable[Recorded]) -> list[str]:
 
 def _parents(event: WorkflowStarted, at: Micros, number: int) -> list[Link]:
     found: list[Link] = []
-    scheduled = instance_kind(event.parent_namespace or "") == "schedule"  # a schedule starts workflows and is none
+    scheduled = instance_kind(event.parent_namespace or "") == "schedule"  # a schedule is no parent workflow
     if event.child_call_id is not None and event.parent_workflow_instance_id is not None and not scheduled:
         found.append(
             Link(
@@ -136,7 +136,7 @@ def _parents(event: WorkflowStarted, at: Micros, number: int) -> list[Link]:
 
 
 def _carried(event: WorkflowStarted, at: Micros) -> Iterable[Link]:
-    """Children that an earlier run of the chain left open: the end of the chain is theirs, too."""
+    """Children that an earlier run of the chain left open: they are closed with the chain, too."""
     for child in event.open_children:
         yield Link(
             id=child.child_call_id,

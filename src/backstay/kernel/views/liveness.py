@@ -1,4 +1,4 @@
-"""What a run is doing and why it is (not) moving, in the contract's words."""
+"""The liveness of a run: what it waits for, and why it does or does not go on, in the terms of the contract."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTHING = OpenWait(None, None, None, None)
 
 
 def wait_of(instance: Instance) -> OpenWait:
-    """The one wait that tells most about an open run: an accepted update first, then work, then what it waits for."""
+    """The most telling wait of an open run: an accepted update first, then activities, then what it waits for."""
     run = instance.current
     for update in (*run.part(Updates).pending, *_buffered(instance, UpdateAccepted, "update_id")):
         return OpenWait("update", f"update:{update}", "workflow_update", update)
@@ -63,7 +63,7 @@ def wait_of(instance: Instance) -> OpenWait:
 
 
 def _with_timeout(kind: str, id: str, source: str, run: Run, step: int) -> OpenWait:
-    """A wait with a timeout is resumed by its timer as well."""
+    """The open wait of a step. If it has a timeout, its timer resumes it."""
     timers = run.part(Timers)
     timed = step in timers.pending or step in timers.fired
     return OpenWait(kind, id, "timer", timer_id(run.run_id, step)) if timed else OpenWait(kind, id, source, None)
@@ -74,7 +74,7 @@ def _buffered(instance: Instance, kind: type[Event], field: str) -> list[str]:
 
 
 def liveness(machine: Machine, instance: Instance, now: Micros, stranded: bool = False) -> str:
-    """`stranded`: no worker is alive that runs the build this run is pinned to."""
+    """The liveness state of a run. `stranded`: no live worker has the build that the run is pinned to."""
     run = instance.current
     if not run.is_open:
         return "closed"
@@ -99,7 +99,7 @@ def liveness(machine: Machine, instance: Instance, now: Micros, stranded: bool =
         wait = wait_of(instance).kind
         if wait in ("condition", "signal", "child") and not (run.own_task_events or run.wake_events):
             return f"waiting_for_{wait}"
-        if wait in ("condition", "child") and tasks:  # a task for something else does not end that wait
+        if wait in ("condition", "child") and tasks:  # the task is for something else, the wait goes on
             return f"waiting_for_{wait}"
     for task in activities or tasks:
         return f"{task.kind}_task_{'leased' if task.state == 'leased' else 'ready'}"
@@ -107,9 +107,9 @@ def liveness(machine: Machine, instance: Instance, now: Micros, stranded: bool =
 
 
 def missing(machine: Machine, instance: Instance) -> list[Task]:
-    """The tasks that history expects and that no row stands for, as a repair would bring them back.
+    """The tasks that history expects and that have no row, as a repair would restore them.
 
-    A running activity is none of them: its worker is at it, with or without a row.
+    Running activities are left out: their workers go on without a row.
     """
     run = instance.run
     if run is None or not run.is_open:

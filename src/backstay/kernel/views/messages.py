@@ -1,4 +1,4 @@
-"""Signals and updates of a run: where each stands, from typed history; what was rejected, from the audit trail."""
+"""Signals and updates of a run: accepted ones from history, rejected ones from the audit trail."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def signals(
     commands: Iterable[CommandRecord] = (),
     held: Iterable[tuple[Event, Context]] = (),
 ) -> list[SignalView]:
-    """Every signal of the run in the order of its commands: accepted ones from history, rejected ones from the trail."""
+    """All signals of the run, in the order of their commands."""
     found: dict[str, SignalView] = {}
     for entry in history:
         match entry.event:
@@ -106,7 +106,7 @@ def _received(event: SignalReceived, context: Context, at: Micros | None) -> Sig
 
 
 def updates(history: Iterable[Recorded], held: Iterable[tuple[Event, Context]] = ()) -> list[UpdateView]:
-    """Every update of the run in the order of its commands."""
+    """All updates of the run, in the order of their commands."""
     found: dict[str, UpdateView] = {}
     for entry in history:
         match entry.event:
@@ -130,7 +130,7 @@ def updates(history: Iterable[Recorded], held: Iterable[tuple[Event, Context]] =
                 found[event.update_id].applied_at = entry.at
                 found[event.update_id].workflow_sequence = event.sequence
             case UpdateCompleted() as event:
-                # A failed update is known by its own id; the command that asked for it need not be.
+                # A failed update has an id of its own; its command may be unknown.
                 view = found.setdefault(
                     event.update_id, UpdateView(update_id=event.update_id, update_name=event.update_name, status="")
                 )

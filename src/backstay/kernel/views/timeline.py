@@ -1,6 +1,6 @@
 """The timeline of a run: its events as lines of words, in order, and the steps that are still open.
 
-The words are those of the features. An event type without words does not get past the tests.
+The words come from the features. A test fails if an event type has none.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ WORDS: dict[type[Event], Words] = {kind: words for feature in FEATURES for kind,
 
 
 def tell(story: Story, entry: Recorded) -> Phrase:
-    """Say the next event of a run, which brings its story up to date."""
+    """The phrase of the next event of a run. It also brings the story up to date."""
     story.turn_to(entry)
     return WORDS[type(entry.event)].phrase(story, entry.event)

@@ -1,4 +1,4 @@
-"""Every timer of a run, from typed events; what is left of it outside history is shown beside it and decides nothing."""
+"""The timers of a run, from events. The wake of the instance is shown beside them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TimerView(Struct, kw_only=True):
     sequence: int  # its step
     status: str = "pending"  # pending | fired | cancelled
     source_status: str = "pending"  # what history says, which is the same
-    row_status: str | None = None  # what the wake of its instance would make of it; None: there is none
+    row_status: str | None = None  # pending or fired by the wake of its instance; None: there is no wake
     timer_kind: str | None
     delay_seconds: float
     fire_at: Micros
@@ -37,7 +37,7 @@ class TimerView(Struct, kw_only=True):
 
 
 def timers(history: Iterable[Recorded], run: RunEnd, wake: Micros | None) -> list[TimerView]:
-    """By step. `wake` is when the instance is to be looked at next: the one thing beside history that a timer has."""
+    """The timers by step. `wake` is the next wake of the instance, the only row of a timer beside history."""
     found: dict[int, TimerView] = {}
     for entry in history:
         match entry.event:
@@ -55,7 +55,7 @@ def timers(history: Iterable[Recorded], run: RunEnd, wake: Micros | None) -> lis
         if view.status != "pending":
             continue
         if run.is_open:
-            # A wake that comes only later has passed this timer by, as if it had fired.
+            # A wake after the timer's time means that the timer has fired, as far as the wake knows.
             view.row_status = None if wake is None else "pending" if wake <= view.fire_at else "fired"
         else:
             view.end("cancelled")

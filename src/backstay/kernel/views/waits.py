@@ -1,4 +1,4 @@
-"""Every wait a run has ever opened, open ones first: what it waits for, since when, until when, and how it ended."""
+"""All waits of a run, open ones first: what for, since when, until when, and how they ended."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WaitView(Struct, kw_only=True, omit_defaults=True):
 
 
 class Waits:
-    """Waits as they come up in history, by step or by the id of what they are for."""
+    """The waits found in history, by step or by the id of their update."""
 
     def __init__(self) -> None:
         self.found: dict[int | str, WaitView] = {}
@@ -83,7 +83,7 @@ class RunEnd(Protocol):
 
 
 def waits(history: Iterable[Recorded], run: RunEnd) -> list[WaitView]:
-    """From typed history alone. A run that closed has cancelled what was still open."""
+    """All waits of a run, from its events alone. The close of a run cancels the open ones."""
     collected = Waits()
     for entry in history:
         rule = _RULES.get(type(entry.event))
@@ -98,7 +98,7 @@ def waits(history: Iterable[Recorded], run: RunEnd) -> list[WaitView]:
 
 def _activity(collected: Waits, event: ActivityScheduled, at: Micros) -> None:
     if event.local_activity:
-        return  # it ran inside a task: nobody ever waited
+        return  # it ran inside a task, so there was no wait
     id = event.activity_execution_id
     collected.open(
         event.sequence,
@@ -120,7 +120,7 @@ def _activity(collected: Waits, event: ActivityScheduled, at: Micros) -> None:
 def _timer(collected: Waits, event: TimerScheduled, at: Micros) -> None:
     if event.timer_kind is not None:
         wait = collected.found.get(event.sequence)
-        if wait is not None:  # only the transport of the wait's timeout
+        if wait is not None:  # the timer is the timeout of this wait
             wait.deadline_at = event.fire_at
             wait.resume_source_kind, wait.resume_source_id = "timer", event.timer_id
         return
@@ -149,7 +149,7 @@ def _fired(collected: Waits, event: TimerFired, at: Micros) -> None:
         case _:
             wait = collected.found.get(event.sequence)
             if wait is not None:
-                wait.source_status = "timeout_fired"  # a worker has to say what that means
+                wait.source_status = "timeout_fired"  # the wait ends when a worker says so
 
 
 def _timer_cancelled(collected: Waits, event: TimerCancelled, at: Micros) -> None:

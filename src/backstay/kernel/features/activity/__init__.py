@@ -1,7 +1,8 @@
 """Activities: work that may fail and be tried again. Scheduled → Started* → Completed | Failed | TimedOut | Cancelled.
 
-Five chapters: `records` (facts and state), `schedule` (what is asked, which tasks must exist), `attempts` (claim, heartbeat,
-outcome, retry, cancel), `crashes` (attempts that never report), `timeouts`. The workflow is woken by the end of an execution, never by one of its attempts.
+Five chapters: `records` (events and state), `schedule` (commands, and which tasks must exist), `attempts` (claim,
+heartbeat, outcome, retry, cancel), `crashes` (attempts that never report), `timeouts`. The end of an execution wakes
+the workflow, the end of an attempt does not.
 """
 
 from __future__ import annotations

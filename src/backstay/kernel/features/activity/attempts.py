@@ -1,6 +1,6 @@
-"""Attempts: claimed, heartbeating, ended. One terminal event per execution however often its work was delivered.
+"""Attempts: claimed, heartbeating, ended. An execution has one terminal event, however often its task was delivered.
 
-Who reports names the attempt, and where it can also whose lease it is (`owner`; None: whoever holds the attempt).
+A report names its attempt, and if it can the owner of the lease (`owner` None: it is not checked).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ THINNED = 1000  # heartbeats in a history, after which new ones are recorded hal
 
 
 class CompleteActivity(Message, frozen=True, kw_only=True):
-    """`report`: the reply is to name the tasks that this has made."""
+    """An attempt has succeeded. `report`: the reply names the tasks that the decision creates."""
 
     step: int
     attempt: int
@@ -46,7 +46,8 @@ class CompleteActivity(Message, frozen=True, kw_only=True):
 
 
 class FailActivity(Message, frozen=True, kw_only=True):
-    """`gave_up`: it stopped because it was told that it is not the current attempt. That is no outcome of the activity."""
+    """An attempt has failed. `gave_up`: it stopped because its heartbeat said that it is not the current attempt. That
+    is no outcome of the activity."""
 
     step: int
     attempt: int
@@ -77,7 +78,7 @@ class AttemptReply(Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatReply(Struct, frozen=True, kw_only=True):
-    """Whether the attempt may go on, and until when it is ours."""
+    """Whether the attempt may go on, and until when its lease lasts."""
 
     activity_attempt_id: str
     can_continue: bool
@@ -160,7 +161,7 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
 def fail(turn: Turn, message: FailActivity) -> None:
     execution = current(turn, message)
     if message.gave_up:
-        # It was told otherwise, by another clock, and has stopped: as if it had never reported.
+        # The attempt is the current one. By an earlier clock it was not, so it has stopped: it counts as a lost lease.
         turn.features.lease_lost(turn, task_of(turn.instance, turn.run, execution))
         turn.reply = AttemptReply(
             task_id=execution.task_id,
@@ -210,12 +211,12 @@ def retryable(execution: Execution, failure: Failure) -> bool:
 
 
 def in_budget(execution: Execution) -> bool:
-    """Only failures and timeouts spend the budget; attempts that never report have a bound of their own."""
+    """Whether another attempt is allowed. Only failures and timeouts count; crashes have a bound of their own."""
     return execution.policy.in_budget(execution.retry)
 
 
 def retry(turn: Turn, execution: Execution, failure: Failure, *, reason: str, timeout_kind: str | None = None) -> None:
-    """Close this attempt and schedule the next one; the workflow stays parked on the same execution."""
+    """Close this attempt and schedule the next one. The workflow goes on waiting for the same execution."""
     run = turn.run
     step = execution.step
     attempt = execution.attempt
@@ -285,7 +286,8 @@ def heartbeat(turn: Turn, message: HeartbeatActivity) -> None:
                 turn.now + round(execution.policy.heartbeat_timeout * SECOND), "heartbeat", message.step
             )
     if task is not None and not leased_to(task, execution):
-        task = replace(task_of(turn.instance, run, execution), leased_at=turn.now)  # its row was forged, or given back
+        # The row is wrong or was released. History says that this attempt is running.
+        task = replace(task_of(turn.instance, run, execution), leased_at=turn.now)
         turn.put_task(replace(task, until=until))
     elif task is not None and task.until is not None:
         turn.put_task(replace(task, until=turn.now + LEASE))
@@ -361,16 +363,17 @@ def _stopped(run: Run | None, run_id: str, id: str) -> HeartbeatReply:
 
 
 def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None) -> bool:
-    """Changed progress, or half the heartbeat timeout gone (at most 30 s); never more than once a second.
+    """Whether a heartbeat becomes an event: if progress changed, or half the heartbeat timeout has passed (at most 30
+    s); never more than once a second.
 
-    However long activities beat, history stays readable: each thousand heartbeats in it double the time from one change of
-    progress to the next. Half the timeout stays what it is: what was not recorded is not known after a restart.
+    Each thousand heartbeats in a history double the time between two changes of progress that are recorded, so that
+    history does not fill with them. Half the timeout stays as it is: a restart knows only recorded heartbeats.
     """
     last = execution.heartbeat_at or 0
     if last > turn.now:
         return True  # the clock went back: count from now
     if turn.now - last < SECOND:
-        # The first progress of an attempt is worth having at once.
+        # The first progress of an attempt is recorded at once.
         return progress is not None and execution.progress is None
     changed = progress is not None and progress != execution.progress
     timeout = execution.policy.heartbeat_timeout
@@ -380,7 +383,7 @@ def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None
 
 
 def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
-    """The execution this attempt may end, or a refusal: only the current attempt of an open run writes history."""
+    """The execution that this attempt may end. Refused unless it is the current attempt of an open run."""
     run = turn.instance.run
     if run is None or run.run_id != message.run_id or run.closed_reason is not None:
         status = "closed" if run is None or run.run_id != message.run_id else run.status
@@ -408,9 +411,9 @@ def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
 
 
 def _is_current(instance: Instance, execution: Execution, attempt: int, owner: str | None, now: Micros) -> bool:
-    """Whether this attempt may speak: history says so, whatever its row says.
+    """Whether this is the current attempt. History decides, whatever the task row says.
 
-    A row that is leased to it may only add to its time: not every renewal is worth recording.
+    A row that is leased to the attempt can only extend its lease, because not every renewal is recorded.
     """
     if not execution.running or execution.attempt != attempt:
         return False
@@ -430,7 +433,7 @@ def leased_to(task: Task, execution: Execution) -> bool:
 
 
 def spend(turn: Turn, execution: Execution) -> str:
-    """Use up the lease of the current attempt, if its row still exists."""
+    """End the lease of the current attempt with its report, if its row still exists. Returns the id of the task."""
     task_id = execution.task_id
     if task_id in turn.instance.tasks:
         turn.drop_task(task_id)

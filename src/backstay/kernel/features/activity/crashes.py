@@ -1,9 +1,9 @@
-"""Crashes: attempts that were begun and never reported, because their process or worker is gone.
+"""Crashes: attempts that were started and never reported, because their process or worker is gone.
 
-Nobody knows how far such an attempt got. The activity is begun again under the same task, at once the first time and then
-after a growing pause, since it may be what kills its workers. `max_crashes` bounds how often that happens in a row; an
-attempt that reports, or whose heartbeat shows progress beyond all attempts before, starts the count anew. With a bound of
-0 an activity runs at most once. Crashes are no failures of the activity: they spend nothing of its retry budget.
+It is not known how far such an attempt got. The activity is started again under the same task, at once the first time
+and then after a growing pause, since it may be what kills its workers. `max_crashes` bounds how often that happens in a
+row. An attempt that reports, or whose heartbeat shows more progress than all attempts before, resets the count. With a
+bound of 0 an activity runs at most once. Crashes are no failures of the activity: they do not count as its retries.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ LONGEST = 60 * SECOND
 
 
 def pause_after(crashes: int) -> Micros:
-    """None after the first one, which is most often a deploy; then a second, doubled each time."""
+    """The pause after so many crashes: none after the first, which is most often a deploy; then a second, doubled each
+    time."""
     return 0 if crashes < 2 else min(SECOND << min(crashes - 2, 10), LONGEST)
 
 
 def lost(turn: Turn, task: Task, begun: bool) -> None:
-    """The lease of an attempt is over, and it has not said how it ended."""
+    """The lease of an attempt has ended without a report."""
     execution = turn.run.part(Activities).open.get(task.step or 0)
     if execution is None or execution.task_id != task.id:
-        turn.drop_task(task.id)  # nobody waits for it any more
+        turn.drop_task(task.id)  # nothing waits for this task any more
     elif not execution.running:
         turn.put_task(task_of(turn.instance, turn.run, execution))
     elif not leased_to(task, execution) and (execution.lease_until or turn.now + 1) > turn.now:
-        turn.put_task(task_of(turn.instance, turn.run, execution))  # the row lies: history says who holds it
+        # The row is wrong: history says which attempt is running.
+        turn.put_task(task_of(turn.instance, turn.run, execution))
     elif not begun:
         _again(turn, execution, "activity_not_delivered", execution.crashes, "never reached its worker")
     else:
@@ -47,7 +49,7 @@ def lost(turn: Turn, task: Task, begun: bool) -> None:
 
 
 def stray(turn: Turn, task: Task) -> None:
-    """A row is offered of an attempt that is running, or over for longer than its lease lasted."""
+    """A row is ready although its attempt is running, or its lease ended long ago."""
     lost(turn, task, True)
 
 

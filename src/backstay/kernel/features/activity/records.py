@@ -1,7 +1,8 @@
-"""Facts and state of activities. Scheduled → Started* → Completed | Failed | TimedOut | Cancelled, with retries between.
+"""Events and state of activities. Scheduled → Started* → Completed | Failed | TimedOut | Cancelled, with retries
+between.
 
-Open exactly while in `Activities.open`. Attempt, owner and fence are judged from history, so an outcome counts even when
-the task row is gone. The retry policy is the one snapped at scheduling.
+An activity is open exactly while in `Activities.open`. History says which attempt is current and who owns it, so a
+result counts even if the task row is lost. The retry policy is the one of the scheduling.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from backstay.kernel.values import CODEC, Micros, Routing, activity_task_id, sec
 
 
 class Progress(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an activity says about itself in a heartbeat."""
+    """The progress that an activity reports with a heartbeat."""
 
     message: str | None = None
     current: float | None = None
@@ -97,7 +98,7 @@ class ActivityRetryScheduled(_ActivityEvent, frozen=True, kw_only=True, omit_def
     exception_class: str | None = None
     code: int | str | None = None
     exception: Failure | None = None
-    crashes: int = 0  # so many in a row by now
+    crashes: int = 0  # how many in a row by now
 
 
 class ActivityCompleted(_ActivityEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -142,7 +143,7 @@ class ActivityCancelled(_ActivityEvent, frozen=True, kw_only=True, omit_defaults
     activity_attempt_id: str | None = None
     attempt_number: int | None = None
     workflow_command_id: str | None = None
-    awaited: bool = False  # the code that asked for it waits to be told
+    awaited: bool = False  # the code that cancelled it waits for its end
 
 
 Terminal = ActivityCompleted | ActivityFailed | ActivityTimedOut | ActivityCancelled
@@ -191,13 +192,13 @@ class Execution:
         self.lease_until: Micros | None = None
         self.progress: Progress | None = None
         self.crashes = 0  # attempts in a row that never reported
-        self.reached: Progress | None = None  # the farthest that was heard of attempts that crashed
+        self.reached: Progress | None = None  # the farthest progress of attempts that crashed
         self.heartbeat_at: Micros | None = None
         self.heard_at: Micros | None = None
         self.close_deadline: Micros | None = None
 
     def dispatched(self, run: Run, at: Micros) -> None:
-        """A bounded group lets it go: the time it may wait for a worker counts from here."""
+        """The group no longer holds it back: its schedule-to-start timeout counts from now."""
         self.since = self.retry_at = at
         self.start_deadline = after(at, self.policy.schedule_to_start_timeout)
         if self.start_deadline is not None:
@@ -280,7 +281,7 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
 
 
 def _farther(progress: Progress, before: Progress | None) -> bool:
-    """Whether an attempt has come farther than those before it, as far as one can tell."""
+    """Whether an attempt got farther than those before it. Without numbers, any other progress counts."""
     if before is None:
         return True
     if progress.current is not None and before.current is not None:

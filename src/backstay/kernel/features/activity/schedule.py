@@ -41,9 +41,9 @@ class ScheduleActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag="cancel_activity"):
-    """The code no longer waits for this activity. Losing the race against its end is not an error.
+    """The code no longer waits for this activity. It is no error if the activity has ended already.
 
-    `awaited`: it does wait, to learn which of the two it was.
+    `awaited`: the code waits for the end of the activity, by the cancellation or otherwise.
     """
 
     step: int
@@ -72,7 +72,7 @@ def check_policy(policy: RetryPolicy) -> None:
             "invalid_commands", "retry_policy.max_crashes must not be negative", field="retry_policy.max_crashes"
         )
     pauses = policy.backoff_seconds
-    if pauses and not (min(pauses) >= 0 and sum(pauses) < 1e10):  # also false for what is not a number
+    if pauses and not (min(pauses) >= 0 and sum(pauses) < 1e10):  # also false for NaN
         raise Refused(
             "invalid_commands",
             "retry_policy.backoff_seconds must not be negative, and below 10^10 together",
@@ -88,7 +88,7 @@ def check_policy(policy: RetryPolicy) -> None:
         return
     limits: dict[str, float | None] = dict(zip(_TIMEOUTS, timeouts, strict=True))
     for name, value in limits.items():
-        # Less than the clock can tell would be past at once, again and again.
+        # A timeout below the resolution of the clock would pass at once, at every retry.
         if value is not None and not 1e-6 <= value < 1e10:
             raise Refused(
                 "invalid_commands", f"{name} must be a microsecond or more and below 10^10 s, not {value}", field=name
@@ -125,7 +125,8 @@ def apply(turn: Turn, command: ScheduleActivity) -> None:
 
 
 def _routing(run: Run, command: ScheduleActivity) -> Routing:
-    """Where the activity runs: what it says itself goes before what its session says."""
+    """The routing of the activity: its own queue and connection first, then those of its session, then those of the
+    run."""
     worker_session = command.worker_session
     if worker_session is None:
         if command.queue is None and command.connection is None:
@@ -139,7 +140,7 @@ def _routing(run: Run, command: ScheduleActivity) -> Routing:
 
 
 def dispatch(turn: Turn, step: int) -> bool:
-    """A bounded group lets this activity go."""
+    """Create the task of an activity that a bounded group had held back."""
     execution = turn.run.part(Activities).open.get(step)
     if execution is not None:
         turn.put_task(task_of(turn.instance, turn.run, execution))
@@ -147,7 +148,7 @@ def dispatch(turn: Turn, step: int) -> bool:
 
 
 def task_of(instance: Instance, run: Run, execution: Execution) -> Task:
-    """The task that must exist for an open activity: ready when nobody runs it."""
+    """The task that must exist for an open activity: ready unless an attempt is running."""
     scheduled = execution.scheduled
     return Task(
         id=execution.task_id,
@@ -216,7 +217,7 @@ def expect(instance: Instance) -> Iterable[Task]:
 
 
 def serves(instance: Instance, task: Task) -> bool:
-    """A row of another name is nobody's, whatever step it says it is for, and so is an offer of what is running."""
+    """Whether the row has the id of the current task of its step, and is not ready while an attempt is running."""
     execution = instance.run.part(Activities).open.get(task.step or 0) if instance.run is not None else None
     if execution is None or execution.task_id != task.id:
         return False

@@ -1,4 +1,5 @@
-"""The four activity timeouts. A timeout with budget left is a retry; without, or past `schedule_to_close`, it is the end."""
+"""The four activity timeouts. A timeout is retried while attempts are left; otherwise, and after `schedule_to_close`,
+the activity has timed out."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def _expire(kind: str) -> Callable[[Turn, int], None]:
 
 
 def _most_final(execution: Execution, now: Micros) -> str | None:
-    """Of all the timeouts that have passed by now, the one that counts."""
+    """The timeout that counts, of all that have passed by now."""
     for kind, deadline in _PRECEDENCE.items():
         at = deadline(execution)
         if at is not None and at <= now:
@@ -83,7 +84,7 @@ def time_out(turn: Turn, execution: Execution, kind: str) -> None:
 
 
 def _offer_retry(turn: Turn, step: int) -> None:
-    """The backoff is over: put the retry's task before the workers again."""
+    """Offer the task of a retry whose backoff is over."""
     execution = turn.run.part(Activities).open[step]
     task = turn.instance.tasks.get(execution.task_id)
     if task is not None:

@@ -1,8 +1,8 @@
-"""Child workflows: a run calls another. Chapters: `records` (events and state), `messages` (outbox messages), `parent_side`,
-`signalling` (signals from a parent to its children), `child_side`.
+"""Child workflows: a run calls another. Chapters: `records` (events and state), `messages` (outbox messages),
+`parent_side`, `signalling` (signals from a parent to its children), `child_side`.
 
-Both sides are ordinary instances that never share a transaction. The parent creates the child's ids and records them. The
-child reports its state, the parent records the report, and only that event wakes the parent's code.
+Both sides are ordinary instances that never share a transaction. The parent creates the child's ids and records them.
+The child reports its state, the parent records the report, and only that event wakes the parent's code.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The child's side: it is started by a parent, reports its state, is retried, and receives signals and stops.
 
-A child is an ordinary instance. What makes it a child is in its `WorkflowStarted`, and goes along when it continues as new.
+A child is an ordinary instance. What makes it a child is in its `WorkflowStarted`, and goes along when it continues as
+new.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ def _may_retry(parent: Parent, close: Close) -> bool:
 
 
 def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> None:
-    """Open the next run in the commit that failed the last one. The parent records the run, which does not wake its code."""
+    """Open the next run in the commit that failed the last one. The parent records the run, which does not wake its
+    code."""
     policy = parent.retry_policy
     assert policy is not None
     pause = policy.backoff(parent.retry_attempt)

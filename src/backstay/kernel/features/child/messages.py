@@ -40,7 +40,8 @@ class SignalFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=T
 
 
 class AskAfterSignals(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
-    """Ask which of these signals have arrived: their request ids by their sequence in the parent's history, oldest first."""
+    """Ask which of these signals have arrived: their request ids by their sequence in the parent's history, oldest
+    first."""
 
     child_call_id: str
     request_ids: dict[int, str] = field(name="sent")
@@ -56,7 +57,8 @@ class AskAfterSignals(OutboxMessage, frozen=True, kw_only=True, omit_defaults=Tr
 class SignalsArrived(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The answer: all signals have arrived except the `missing` ones, by their sequence in the parent's history.
 
-    `asked`: how many signals the question named. `last`: the newest of them. `through`: no signal up to here is missing.
+    `asked`: how many signals the question named. `last`: the newest of them. `through`: no signal up to here is
+    missing.
     """
 
     child_call_id: str
@@ -79,7 +81,8 @@ class StopFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def stop(turn: Turn, call: str, instance: str, policy: str, reason: str, *, answer: bool) -> None:
-    """Send a stop to a workflow that this instance has started. A schedule is in another namespace than its workflows."""
+    """Send a stop to a workflow that this instance has started. A schedule is in another namespace than its
+    workflows."""
     turn.send(
         base_namespace(turn.instance.namespace),
         instance,

@@ -222,7 +222,8 @@ def receive_child_report(turn: Turn, delivery: Deliver) -> None:
 
 
 def _close_carried(turn: Turn, report: ChildReport) -> None:
-    """Record that a child of an earlier run of the chain has closed. Its outcome is not used, but it is carried no further."""
+    """Record that a child of an earlier run of the chain has closed. Its outcome is not used, but it is carried no
+    further."""
     close = report.close
     if close is None:
         return

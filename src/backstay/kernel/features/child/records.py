@@ -1,4 +1,5 @@
-"""Events and state of children, on the side of the parent: Scheduled → RunStarted+ → Completed | Failed | Cancelled | Terminated.
+"""Events and state of children, on the side of the parent: Scheduled → RunStarted+ → Completed | Failed | Cancelled |
+Terminated.
 
 A child is open exactly while in `Children.open`. The parent's own history is the only authority for its outcome.
 """

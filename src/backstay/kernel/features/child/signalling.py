@@ -1,8 +1,8 @@
 """Signals from a parent to its children: sent with the commit of the step, and asked after until they have arrived.
 
-A signal whose row was lost is sent again. The child keeps a record of each signal under its request id, whichever of its
-runs received it, so it knows which have arrived. The parent records that answer, so each signal is asked after only until
-then.
+A signal whose row was lost is sent again. The child keeps a record of each signal under its request id, whichever of
+its runs received it, so it knows which have arrived. The parent records that answer, so each signal is asked after only
+until then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Schedules: instances of their own kind that start workflows at times.
 
-Chapters: `cron` and `spec` (when), `records` (events and state), `messages`, `lifecycle`, `firing`, and `action` (the workflow
-that is started). A schedule and its workflows send each other the outbox messages of parents and children.
+Chapters: `cron` and `spec` (when), `records` (events and state), `messages`, `lifecycle`, `firing`, and `action` (the
+workflow that is started). A schedule and its workflows send each other the outbox messages of parents and children.
 """
 
 from __future__ import annotations

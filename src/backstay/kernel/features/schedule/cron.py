@@ -1,8 +1,8 @@
 """Cron expressions in a time zone: five fields, matched by local time.
 
-Where local time jumps, the expression decides. One with `*` in its minute or hour goes by elapsed time: it fires in both
-halves of a repeated hour, and not in an hour that is left out. Any other names times of the day, and each of them comes once
-a day: the first time where the hour repeats, and right after the gap where the hour is left out.
+Where local time jumps, the expression decides. One with `*` in its minute or hour goes by elapsed time: it fires in
+both halves of a repeated hour, and not in an hour that is left out. Any other names times of the day, and each of them
+comes once a day: the first time where the hour repeats, and right after the gap where the hour is left out.
 
 Nothing here reads a clock. The rules of a zone are data of the installation, which `zoneinfo` reads.
 """

@@ -1,7 +1,7 @@
 """Firing: an occurrence is due, a caller triggers one, or a workflow has closed that buffered occurrences waited for.
 
-A workflow is started by a send, like a child. Its id is made from the occurrence, so a start that is sent twice starts it
-once. The workflow reports its close to the schedule like a child, and the event of that report starts the next one.
+A workflow is started by a send, like a child. Its id is made from the occurrence, so a start that is sent twice starts
+it once. The workflow reports its close to the schedule like a child, and the event of that report starts the next one.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def _start(
 
 
 def _send_start(turn: Turn, schedule: Schedule, started: StartedAction, known_run_number: int) -> None:
-    """Start a workflow, or ask after it: one that has started reports if it has closed, or is in a later run than the known
-    one."""
+    """Start a workflow, or ask after it: one that has started reports if it has closed, or is in a later run than the
+    known one."""
     instance = turn.instance
     plan = schedule.plan
     turn.send(

@@ -44,7 +44,7 @@ def create(turn: Turn, message: ScheduleCreate) -> None:
         )
     before = None if old is None else of(old)
     if before is not None:
-        firing.ask_after(turn)  # once: from here on the old schedule is not asked for its workflows any more
+        firing.ask_after(turn)  # once more: nothing asks after the workflows of the old schedule from here on
     instance.workflow_type = message.plan.action.workflow_type
     turn.begin_run(Run(turn.ids.key(), turn.ids.ulid(), 1 if old is None else old.number + 1))
     command = messages.accept(turn, message)

@@ -71,7 +71,8 @@ class ScheduleTrigger(InstanceCommand, frozen=True, kw_only=True):
 
 
 class ScheduleBackfill(InstanceCommand, frozen=True, kw_only=True):
-    """Fire for the occurrences from `start` until before `end`. `known` are those ids of workflows that exist already."""
+    """Fire for the occurrences from `start` until before `end`. `known` are those ids of workflows that exist
+    already."""
 
     command_type = "backfill_schedule"
 

@@ -1,8 +1,9 @@
-"""Events and state of a schedule: Created → (Triggered | TriggerSkipped | Buffered | ActionClosed | Paused ⇄ Resumed | Updated)* → Deleted.
+"""Events and state of a schedule: Created → (Triggered | TriggerSkipped | Buffered | ActionClosed | Paused ⇄ Resumed |
+Updated)* → Deleted.
 
-A schedule is an instance of its own kind. Every moment at which it fires is decided once and stands in its history. Folding
-computes none, so another edition of the time zones changes later decisions and no earlier one. When its history is long, the
-schedule goes on in a new run that begins with its whole state.
+A schedule is an instance of its own kind. Every moment at which it fires is decided once and stands in its history.
+Folding computes none, so another edition of the time zones changes later decisions and no earlier one. When its history
+is long, the schedule goes on in a new run that begins with its whole state.
 """
 
 from __future__ import annotations
@@ -155,8 +156,8 @@ class ScheduleDeleted(Event, frozen=True, kw_only=True, omit_defaults=True):
     """`confirms_starts`: the schedule asks after each workflow that it fired for until the workflow has answered
     (`ScheduleStartConfirmed`).
 
-    It is False in older histories. Those did not record later answers, and their workflows may have run and been deleted
-    long ago: to ask after one would start it a second time.
+    It is False in older histories. Those did not record later answers, and their workflows may have run and been
+    deleted long ago: to ask after one would start it a second time.
     """
 
     reason: str

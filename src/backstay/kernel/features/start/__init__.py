@@ -1,4 +1,4 @@
-"""Reserving and starting. Reserved → Started; an instance id is used once, continue-as-new opens its later runs.
+"""Reserve and start an instance. Reserved → Started. An instance is started once; continue as new opens its later runs.
 
 An accepted start writes its command, `StartAccepted`, `WorkflowStarted` and the first workflow task in one decision.
 `WorkflowStarted` is the authority for everything about a run that was fixed when it began.
@@ -66,16 +66,16 @@ __all__ = [
 ]
 
 DuplicatePolicy = Literal["reject_duplicate", "return_existing_active", "return_existing"]
-"""What a start of an id that is taken gets: nothing, the run if it is open, or the run, open or closed (which is ours)."""
+"""What a start returns if the id is in use: a rejection, the run if it is open, or (ours) the run, open or closed."""
 
 CLOSED = "returned_existing_closed"
-"""The outcome of a start that was given a run which has ended."""
+"""The outcome of a start that returned a closed run."""
 
 _POLICIES = get_args(DuplicatePolicy)
 
 
 class Reserve(Message, frozen=True, kw_only=True):
-    """Make an instance id known before any run exists."""
+    """Create an instance without a run."""
 
     namespace: str
     workflow_id: str
@@ -105,7 +105,7 @@ class Start(Message, frozen=True, kw_only=True):
     standalone: bool = False
 
     def intent(self) -> tuple[bytes, ...]:
-        """What is asked for: another start under the same request id is a mistake."""
+        """The part of the request that must be the same under one request id."""
         return self.workflow_type.encode(), self.arguments or b""
 
     def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
@@ -127,7 +127,7 @@ class StartReply(Struct, frozen=True, kw_only=True):
 
 
 class ReserveReply(Struct, frozen=True, kw_only=True):
-    """`reserved` False: the id was known before. `run_id`: of the run that it has been started with by now."""
+    """`reserved` False: the instance existed before. `run_id`: of its run, if it has been started."""
 
     workflow_id: str
     reserved: bool
@@ -170,7 +170,7 @@ def start(turn: Turn, message: Start) -> None:
 
 
 def check_start(turn: Turn, message: Start) -> None:
-    """Refuse a start that no instance could take."""
+    """Refuse an invalid start, or one of another type than the instance is reserved for."""
     check_id(message.workflow_id)
     check_options(message)
     instance = turn.instance
@@ -183,7 +183,7 @@ def check_start(turn: Turn, message: Start) -> None:
 
 
 def start_now(turn: Turn, message: Start, run_id: str | None = None) -> None:
-    """Open a run that begins a chain, unless it would pass a limit."""
+    """Open the first run of a chain; refused if it would pass a limit."""
     check_limits(turn, message)
     instance = turn.instance
     instance.workflow_type = message.workflow_type
@@ -206,7 +206,7 @@ def open_run(
     retry_of: str | None = None,
     open_children: list[OpenChild] | None = None,
 ) -> None:
-    """Begin a run: its command, its two opening events; the first task follows from them."""
+    """Open a run: record its command and its two opening events. The first task follows from those."""
     instance = turn.instance
     turn.begin_run(run)
     command = turn.command(
@@ -296,7 +296,7 @@ def _already_started(turn: Turn, message: Start) -> None:
         resolved_run_id=run.run_id,
         context=message.context,
     )
-    if run.is_open:  # nothing may follow a terminal event; the command record alone keeps the attempt
+    if run.is_open:  # no event may follow a terminal one: then only the command record says that there was this start
         identity: dict[str, Any] = {
             "workflow_command_id": command.id,
             "workflow_instance_id": turn.instance.workflow_id,
@@ -316,7 +316,7 @@ def _already_started(turn: Turn, message: Start) -> None:
 
 
 def _repeated_reply(turn: Turn, message: Start, before: CommandRecord) -> StartReply:
-    """A start that was asked for before gets the answer it got then."""
+    """The reply to the first attempt of a start, for its retry."""
     refuse_conflict(before, message.request_id, _fingerprint(message))
     return StartReply(
         workflow_id=turn.instance.workflow_id,
@@ -406,11 +406,11 @@ def _deadline(now: Micros, timeout: float | None) -> Micros | None:
 
 
 def _accepted(run: Run, event: StartAccepted, entry: Recorded) -> None:
-    """The command's own trace; `WorkflowStarted` carries the facts."""
+    """`WorkflowStarted`, which follows, says everything about the run."""
 
 
 def _rejected(run: Run, event: StartRejected, entry: Recorded) -> None:
-    """A rejected start changes nothing of the run it was rejected by."""
+    """A rejected start does not change the run."""
 
 
 def _started(run: Run, event: WorkflowStarted, entry: Recorded) -> None:
@@ -444,7 +444,7 @@ def _first_task_at(instance: Instance, _: object) -> Micros | None:
 
 
 def _offer_first_task(turn: Turn, _: object) -> None:
-    """The pause before a retry is over: put its task before the workers."""
+    """Offer the first task of a retry whose pause is over."""
     for task in list(turn.instance.tasks.values()):
         if task.state == "ready" and task.available_at > turn.now:
             turn.put_task(replace(task, available_at=turn.now))

@@ -1,4 +1,4 @@
-"""What a run was started with: fixed when it began, carried along when it continues, read by everybody."""
+"""Events and state of a start: what is fixed when a run begins and carried over when it continues as new."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKGROUND = "durable-workflow.async"
 
 
 class RecordedDefinition(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the starter knew of the workflow's code. Absent parts stay unknown for the life of the run."""
+    """What the starter knew of the workflow's code. Unknown parts stay unknown for the whole run."""
 
     workflow_class: str | None = None
     fingerprint: str | None = None
@@ -49,7 +49,7 @@ class Parent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OpenChild(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A child that an earlier run of this chain started and did not wait for, as far as its policy needs it."""
+    """A child that an earlier run of this chain left open, with its parent-close policy."""
 
     child_call_id: str
     namespace: str
@@ -124,7 +124,7 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Identity:
-    """What is fixed at start: who the run is, its arguments, its definition's snapshot."""
+    """What is fixed at the start of a run: its ids, arguments and definition."""
 
     __slots__ = ("business_key", "started", "visibility_labels")
 
@@ -165,7 +165,7 @@ def parent_of(started: WorkflowStarted) -> Parent | None:
 
 
 def definition_of(before: WorkflowStarted) -> RecordedDefinition | None:
-    """What a run was started with, for the next one when there is no news of its code."""
+    """The definition that a run was started with, for a next run whose definition is not known."""
     if before.declared_queries is None:
         return None
     return RecordedDefinition(

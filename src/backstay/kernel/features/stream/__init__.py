@@ -1,8 +1,8 @@
 """Output streams: named logs of a run that others read while it goes on. Open → Closed | Errored.
 
-A stream is an instance of its own kind, and its items are its history, so neither the history nor the state of the run it
-belongs to grows with them. Chapters: `records` (events and state), `append` (items from callers, and backpressure), `output`
-(items from the run's own code, which go with a send of the commit that decided them).
+A stream is an instance of its own kind, and its items are its history, so neither the history nor the state of the run
+it belongs to grows with them. Chapters: `records` (events and state), `append` (items from callers, and backpressure),
+`output` (items from the run's own code, which go with a send of the commit that decided them).
 """
 
 from __future__ import annotations

@@ -125,7 +125,8 @@ def finish(turn: Turn, message: FinishStream) -> None:
 
 
 def receive_write(turn: Turn, delivery: Deliver) -> None:
-    """Append what the run's own code wrote. It was checked when it was decided; it is dropped only if the stream has ended."""
+    """Append what the run's own code wrote. It was checked when it was decided; it is dropped only if the stream has
+    ended."""
     message: WriteToStream = delivery.send.message  # type: ignore[assignment]
     run = turn.instance.run
     if run is not None and not run.is_open:

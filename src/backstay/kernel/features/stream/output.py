@@ -1,7 +1,7 @@
 """Writes of workflow code to a stream of its run: a step like a side effect, and a send in the same commit.
 
-The step's value is recorded, so a replay writes nothing again. The engine delivers the send right after the commit; after a
-crash the next engine does. Every item has a key, so it is appended once.
+The step's value is recorded, so a replay writes nothing again. The engine delivers the send right after the commit;
+after a crash the next engine does. Every item has a key, so it is appended once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Events and state of a stream. Its history is cut into runs of `SEGMENT` items each, so an offset says where its item is.
+"""Events and state of a stream. Its history is cut into runs of `SEGMENT` items each, so an offset says where its item
+is.
 
-The state is what is needed to append: how many items there are, and the idempotency keys of the last `REMEMBERED` of them.
+The state is what is needed to append: how many items there are, and the idempotency keys of the last `REMEMBERED` of
+them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Workflow tasks: a run has one exactly while its history has a waking event after the cursor.
 
-The task's id derives from the first such event, so a lost row can be made again. Completing a task applies its commands in
-order, all or none, and moves the cursor to what the code had seen. A failed task never fails the run: it stays, `failed`,
-until its backoff ends or, when replay is blocked, until another definition is deployed or an operator repairs it.
+The task's id derives from the first such event, so a lost row can be made again. Completing a task applies its commands
+in order, all or none, and moves the cursor to what the code had seen. A failed task never fails the run: it stays,
+`failed`, until its backoff ends or, when replay is blocked, until another definition is deployed or an operator repairs
+it.
 
-Five chapters: `messages`, `due` (which task must exist, and what it may see), `outcomes` (complete, fail, heartbeat),
-`failed`, and `crashed` (its worker never reported).
+Five chapters: `messages`, `expected` (which task must exist, and what it may see), `completion` (complete, fail,
+heartbeat), `backoff` (failed tasks), and `crashed` (the worker never reported).
 """
 
 from __future__ import annotations

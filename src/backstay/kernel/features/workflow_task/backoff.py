@@ -1,6 +1,6 @@
-"""Failed workflow tasks: each waits, longer after every failure, and is offered again.
+"""Failed workflow tasks: each is offered again after a pause, which grows with every failure.
 
-One whose replay is blocked waits until another definition is deployed or an operator repairs it.
+A task whose replay is blocked waits until another definition is deployed or an operator repairs it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _revive(turn: Turn, task_id: str) -> None:
 
 
 def revive(turn: Turn, task: Task, crashes: int = 0) -> None:
-    """Offer a failed task again. The count of its crashes starts anew unless the caller passes it on."""
+    """Offer a failed task again. The count of its crashes is reset unless the caller passes it on."""
     turn.put_task(
         replace(
             task,
@@ -66,7 +66,7 @@ def revive(turn: Turn, task: Task, crashes: int = 0) -> None:
             crashes=crashes,
             repair_available_at=None,
             available_at=turn.now,
-            created_at=turn.now,  # as if made now, without a pause: due also when the clock is set back (`Task.due`)
+            created_at=turn.now,  # created now, without a pause: due even if the clock is set back (`Task.is_due`)
         )
     )
 

@@ -1,4 +1,5 @@
-"""The reports on a workflow task: completed, with all of its commands or none; failed, and kept; renewed."""
+"""The reports on a workflow task: complete applies all of its commands or none, fail keeps the task, heartbeat renews
+it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from backstay.kernel.values import LEASE
 
 
 def _handled_failures(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
-    """The failures that the code has handled. If its worker does not say, those that the task was shown, if it goes on."""
+    """The failures that the code has handled. If its worker does not name them: all that the task has seen, if the code
+    went on."""
     commands = message.commands
     if task.history_limit is not None or not commands or isinstance(commands[-1], close.FailWorkflow):
         return message.handled_failures
@@ -38,14 +40,14 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     commands = message.commands
     if not message.numbered and task.history_limit is None:
         commands = turn.features.infer(turn, task, commands)
-    # Code may have ended the run before it came to the update that its task is for.
+    # The code may have ended the run before it handled the update that its task is for.
     own_task = task.history_limit is not None and not _ends(commands)
     check(turn, commands, own_task=own_task)
     run = turn.run
     status = run.status
     if message.report:
         turn.created_tasks = []
-    if run.agenda and deadline.overrun(turn):  # its deadlines are on it, if it has any
+    if run.agenda and deadline.overrun(turn):  # a run without an agenda has no deadline
         turn.reply = TaskReply(
             task_id=task.id,
             workflow_task_attempt=task.attempt,
@@ -67,7 +69,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
         close.fail_by_limit(turn, breach)
     else:
         _apply(turn, commands)
-    if turn.instance.run is run:  # otherwise continued: the new run starts with a cursor of its own
+    if turn.instance.run is run:  # otherwise the code continued as new, and the new run has a cursor of its own
         _close(turn, task)
         if run.status != status:
             turn.index()
@@ -86,7 +88,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
     task = _code_hung(turn, message) if block.reason == DEADLINE_EXCEEDED else _required_lease(turn, message)
     if message.report:
         turn.created_tasks = []
-    if block.type == WAITING_FOR_HISTORY and task.history_limit is None:  # a task apart has all the history it is for
+    if block.type == WAITING_FOR_HISTORY and task.history_limit is None:  # an update's task lacks no history
         turn.context = context_of(task)
         turn.features.before_commands(turn, task)
         turn.features.acknowledged(turn, task)
@@ -129,7 +131,7 @@ def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
 
 
 def check(turn: Turn, commands: list[Command], *, own_task: bool) -> None:
-    """Refuse the whole completion for any wrong command of it, before one of them is applied."""
+    """Refuse the whole completion if one of its commands is wrong, before any of them is applied."""
     rules = turn.features.commands
     if own_task and sum(command.own_task and command.answers for command in commands) != 1:
         raise Refused("invalid_commands", "this task is for one update: complete it or fail it", field="commands")
@@ -184,9 +186,10 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
 
 
 def _code_hung(turn: Turn, message: FailWorkflowTask) -> Task:
-    """The task of a worker whose code hung. It sent no heartbeats, so its lease may have gone to another, which hangs, too.
+    """The task of a worker whose code hung. The worker sent no heartbeats, so another worker may hold the lease and
+    hang, too.
 
-    Its report is about the code and not about its own attempt, so it counts as long as the same task is open.
+    The report is about the code and not about one attempt, so it counts as long as the same task is open.
     """
     try:
         return _required_lease(turn, message)
@@ -195,7 +198,7 @@ def _code_hung(turn: Turn, message: FailWorkflowTask) -> Task:
         if task is None or task.kind != "workflow" or message.lease is not None:
             raise
         if task.state == "failed" and (task.block is None or task.block.reason != CRASHED):
-            raise  # why it failed is known already; only silent workers are explained by this report
+            raise  # it has failed for another reason; this report explains only workers that never reported
         return task
 
 
@@ -204,7 +207,7 @@ def _required_lease(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask
     if run is None or run.closed_reason is not None:
         raise _closed(run, message.task_id)
     if message.lease is not None:
-        # Claimed and spent in one decision: the lease is never a row, only the context of what it causes.
+        # Claimed and completed in one decision: the lease is never written to a row, only to the context of the events.
         task = turn.due_task
         if task is None or task.id != message.task_id:
             task = _claimable(turn, message.task_id)
@@ -229,10 +232,11 @@ def _required_lease(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask
 
 
 def _saw_only_the_result(task: Task, message: CompleteWorkflowTask, seen: int) -> bool:
-    """Whether code that went on with a result before it was recorded saw what history has: that result, and nothing after.
+    """Whether code that resumed eagerly, before its result was recorded, saw what history has: that result and nothing
+    after it.
 
-    A result may be recorded as a failure (it exceeds a limit), or not at all (it came too late), and another event may have
-    its place in history.
+    A result may be recorded as a failure (it exceeds a limit) or not at all (it came too late), and another event may
+    stand in its place.
     """
     resume = task.resume
     woken = (resume.workflow_sequence, resume.workflow_event_type, resume.activity_attempt_id)
@@ -286,14 +290,15 @@ def limits(turn: Turn, commands: list[Command]) -> Breach | None:
     length = turn.run.length + count
     if count <= bounds.command_batch_size and length <= bounds.history_length:
         return None
-    # Heartbeats come from activities: the code of the workflow has no say in how many there are.
+    # Heartbeats do not count: they come from activities, not from the code of the workflow.
     return over_count("command_batch_size", _in_one_go(commands), bounds.command_batch_size) or over_count(
         "history_length", length - turn.run.heartbeats, bounds.history_length
     )
 
 
 def _in_one_go(commands: list[Command]) -> int:
-    """The most steps that code took without waiting. Waits that end at once do not count: signals may have piled up."""
+    """The most steps that code took without waiting. A wait that ends at once counts as waiting: many signals may be
+    there."""
     most = steps = 0
     for command in commands:
         if command.ends_wait:

@@ -1,9 +1,9 @@
-"""Workflow tasks that a worker began and never reported on, because it is gone or hangs inside C.
+"""Workflow tasks that a worker started and never reported on, because it is gone or hangs inside C.
 
 The first time is most often a deploy, and the task is offered again at once. After that its code is suspected: the task
-pauses as after a failure, and after `MOST` times in a row it is blocked, before it kills one worker after the other. Any
-report starts the count anew, and so does a repair. The count is in the task's row and not in history, because that a worker
-did not report is no fact of the run; if the row is lost, the count starts anew.
+pauses as after a failure, and after `MOST` times in a row it is blocked, before it kills one worker after the other.
+Any report resets the count, and so does a repair. The count is in the task's row and not in history, because a worker
+that did not report is no fact of the run; if the row is lost, the count starts from zero.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MOST = 10
 def lost(turn: Turn, task: Task, begun: bool) -> None:
     """The lease of a workflow task has ended without a report."""
     if not serves(turn.instance, task):
-        turn.drop_task(task.id)  # the one that is due now takes its place
+        turn.drop_task(task.id)  # another task is due instead
     elif task.block is not None:
-        set_aside(turn, task, task.block)  # there was a report, a bad one: that is what the task has failed by
+        set_aside(turn, task, task.block)  # the worker had reported a failure (`keep`), so that counts
     elif not begun:
         turn.release_lease(task)
     elif task.crashes == 0:

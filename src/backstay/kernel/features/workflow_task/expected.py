@@ -55,7 +55,8 @@ def assign(instance: Instance, task: Task) -> WorkflowAssignment:
 
 
 def events_shown(assignment: WorkflowAssignment, events: list[Recorded]) -> list[Recorded]:
-    """The part of a history that a task is shown: what it may see, and what code decided that had seen no more."""
+    """The part of a history that a task is shown: up to its last sequence, and what code decided that had seen no
+    more."""
     last_sequence = assignment.last_sequence
     if not events or (events[-1].sequence <= last_sequence and events[0].run == assignment.run_key):
         return events
@@ -63,20 +64,21 @@ def events_shown(assignment: WorkflowAssignment, events: list[Recorded]) -> list
 
 
 def replay_position(entry: Recorded) -> int:
-    """The history sequence after which replay applies an event: what code decided comes right after what it had seen."""
+    """The history sequence after which replay applies an event. What code decided comes right after what it had
+    seen."""
     after = entry.context.decided_after
     return entry.sequence if after is None or seen_by_next_task(entry.event) else after
 
 
 SEEN_BY_NEXT_TASK = frozenset({TimerFired, ActivityCancelled})
-"""The kinds of event of which that may be true."""
+"""The types of event for which `seen_by_next_task` may be true."""
 
 
 def seen_by_next_task(event: Event) -> bool:
-    """Whether code sees an event only in its next task, though it is recorded with what this one decided.
+    """Whether code sees an event only in its next task, though it is recorded with the decision of this one.
 
-    A timer of no delay fires in the commit of the task that asked for it; so does the end of an activity that was
-    cancelled, if its code waits for that.
+    A timer without delay fires in the commit of the task that started it. An activity that the code has cancelled and
+    waits for ends in the commit of that task, too.
     """
     kind = type(event)
     return kind is TimerFired or (kind is ActivityCancelled and event.awaited)  # type: ignore[attr-defined]
@@ -88,11 +90,13 @@ def history_end(run: Run, task: Task) -> int:
 
 
 def ensure_task(turn: Turn) -> None:
-    """See that the workflow task exists that the run needs. There is one at a time, and a leased one goes first.
+    """Create the workflow task that the run needs, unless it exists. There is one at a time, and a leased one goes
+    first.
 
-    An ordinary task gets no row yet (`turn.due`): if its code runs before the turn is sealed, the row would be deleted by
-    the same commit that writes it. The engine knows whether its code runs here, and otherwise calls `create_task`. Tests:
-    `test_code_that_ran_before_the_commit_leaves_no_task`, `test_a_task_whose_code_did_not_run_gets_a_row`.
+    An ordinary task gets no row yet (`turn.due_task`): if its code runs before the turn is sealed, the row would be
+    deleted by the same commit that writes it. The engine knows whether its code runs here, and otherwise calls
+    `create_task`. Tests: `test_code_that_ran_before_the_commit_leaves_no_task`,
+    `test_a_task_whose_code_did_not_run_gets_a_row`.
     """
     instance = turn.instance
     run = turn.run
@@ -112,7 +116,7 @@ def ensure_task(turn: Turn) -> None:
         if update_task_id(run.run_id, run.own_task_events[0][0]) in instance.tasks:
             return
         if waking:
-            turn.drop_task(workflow_task_id(run.run_id, waking[0][0]))  # it is made again after this one
+            turn.drop_task(workflow_task_id(run.run_id, waking[0][0]))  # it is created again after this one
     elif turn.due_task is not None or (instance.tasks and workflow_task_id(run.run_id, waking[0][0]) in instance.tasks):
         return
     task = _task(instance, run)

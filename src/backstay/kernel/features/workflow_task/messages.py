@@ -1,4 +1,4 @@
-"""What workers say of their workflow tasks, and what they are answered."""
+"""The messages of workers about their workflow tasks, and the replies."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from backstay.kernel.task import Block, Lease
 from backstay.kernel.values import Micros
 
 WAITING_FOR_HISTORY = "WorkflowTaskWaitingForHistory"
-DEADLINE_EXCEEDED = "workflow_deadline_exceeded"  # the reason of a block: its code ran on and on
-CRASHED = "workflow_task_crashed"  # another one: who had its lease was never heard of again, time after time
+DEADLINE_EXCEEDED = "workflow_deadline_exceeded"  # the reason of a block: the code did not end in time
+CRASHED = "workflow_task_crashed"  # another reason: its workers never reported, several times in a row
 
 
 class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     """The outcome of running workflow code. `lease` set: claim the ready task and complete it in one decision.
 
-    `numbered`: the worker says in full which step and wait it means; otherwise that is inferred. `report`: the reply is to
-    name the tasks that this has made.
+    `numbered`: the worker numbers its steps and waits; otherwise they are inferred. `report`: the reply names the tasks
+    that the decision creates.
     """
 
     task_id: str
@@ -29,19 +29,19 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     handled_failures: list[str] = []
     lease: Lease | None = None
     numbered: bool = True
-    breach: Breach | None = None  # its worker may not send the commands: one of them passes this limit
-    seen_until: int | None = None  # code that has ended got no further in what its task had seen
-    # With `lease`, of code that ran ahead: what it had seen, and the attempt whose result was the last of it. Refused if
-    # that is not all, or if history has anything else in that place.
+    breach: Breach | None = None  # the worker sends no commands, because one of them passes this limit
+    seen_until: int | None = None  # the code has ended here: it has not seen later events of its task
+    # With `lease`, for an eager resume: the last sequence that the code had seen, and the attempt whose result that was.
+    # Refused if history has another event there, or more events.
     seen: int | None = None
     result_of: str | None = None
     report: bool = False
 
 
 class FailWorkflowTask(Message, frozen=True, kw_only=True):
-    """The code could not be run, or diverged from history. Never the end of the run.
+    """The code could not be run, or does not fit its history. The run does not fail.
 
-    `keep`: this is only noted; the worker keeps its lease, and the task fails if that ends without a better report.
+    `keep`: the worker keeps its lease; the task fails with this block if the lease ends without another report.
     """
 
     keep: bool = False
@@ -54,7 +54,7 @@ class FailWorkflowTask(Message, frozen=True, kw_only=True):
 
 
 class HeartbeatWorkflowTask(Message, frozen=True, kw_only=True):
-    """Renew the lease, or only ask whether it still holds."""
+    """Renew the lease, or with `renew` False only check that it holds."""
 
     task_id: str
     owner: str
@@ -74,8 +74,7 @@ class TaskReply(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     lease_expires_at: Micros | None = None
     seen: int | None = None
-    for_update: bool = (
-        False  # it is for one update: what code decided later, having seen no more, belongs to it as well
-    )
+    # The task is for one update. What code decided later, having seen no more, belongs to the task as well.
+    for_update: bool = False
     created_task_ids: list[str] = []  # complete when the message that it answers is decided
-    next_task_id: str | None = None  # the failed task itself, while it is to be tried again
+    next_task_id: str | None = None  # the failed task itself, if it will be tried again
