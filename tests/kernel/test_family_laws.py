@@ -27,7 +27,8 @@ from backstay.kernel.message import Refused
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.values import SECOND, child_call_id
 
-from .given import TALKING, refold, snapshot
+from .given import TALKING
+from .stored import refold, snapshot
 from .world import Member, World, group
 
 POLICIES = ["abandon", "request_cancel", "terminate"]

@@ -18,7 +18,8 @@ from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.groups import GroupEntry
 
-from .given import Flow, given, instant, names, only, refold, snapshot
+from .given import Flow, given, instant, names, only
+from .stored import refold, snapshot
 from .world import call, calling, group, start_of
 
 

@@ -88,7 +88,9 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Lease, Task
 from backstay.kernel.values import LEASE, SECOND, run_of, signal_id
 
-from .given import TALKING, Decided, Flow, refold, reread, snapshot, started
+from .deciding import Decided
+from .given import TALKING, Flow, started
+from .stored import refold, reread, snapshot
 
 ENDS = {
     *("ActivityCompleted", "ActivityFailed", "ActivityTimedOut", "ActivityCancelled", "TimerFired", "TimerCancelled"),

@@ -37,7 +37,8 @@ from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
 
 from .features.schedule.scheduling import Scheduling, plan
-from .given import T0, refold, snapshot
+from .given import T0
+from .stored import refold, snapshot
 
 SPECS: list[dict[str, Any]] = [
     {"every": "PT1M"},

@@ -27,7 +27,8 @@ from backstay.kernel.state import Instance
 from backstay.kernel.task import Block, Lease
 from backstay.kernel.turn import Turn
 
-from .given import MACHINE, T0, Ids, match, started
+from .deciding import Ids, match
+from .given import MACHINE, T0, started
 from .test_laws import LIMITS, TALK, WILD, Act, Story, acts
 
 

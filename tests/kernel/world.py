@@ -17,7 +17,8 @@ from backstay.kernel.groups import GroupEntry
 from backstay.kernel.machine import Machine
 from backstay.kernel.send import OutboxMessage, Send, pack, unpack
 
-from .given import MACHINE, Decided, Flow, Ids, instant
+from .deciding import Decided, Ids
+from .given import MACHINE, Flow, instant
 
 
 class Member(Flow):

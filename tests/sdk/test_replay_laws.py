@@ -55,7 +55,7 @@ from backstay.kernel.values import SECOND
 from backstay.sdk.author.workflow import definition_of
 from backstay.sdk.replay.live_run import LiveRun
 
-from ..kernel.given import decide
+from ..kernel.deciding import decide
 
 MACHINE = Machine()
 LOST = Failure(message="lost", exception_type="LookupError", exception_class="builtins:LookupError")

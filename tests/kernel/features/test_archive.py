@@ -9,7 +9,9 @@ from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.start import Reserve
 
-from ..given import Flow, decide, given, instant, names, refold, reread, snapshot
+from ..deciding import decide
+from ..given import Flow, given, instant, names
+from ..stored import refold, reread, snapshot
 
 
 def closed() -> Flow:

@@ -29,7 +29,9 @@ from backstay.kernel.features.update import UpdateCompleted
 from backstay.kernel.task import Lease
 from backstay.kernel.values import SECOND
 
-from ..given import TALKING, Flow, given, instant, names, only, refold, snapshot, vars_of
+from ..deciding import vars_of
+from ..given import TALKING, Flow, given, instant, names, only
+from ..stored import refold, snapshot
 
 LATER = StartTimer(delay_seconds=600)
 HANDLING = replace(TALKING, cleanup_seconds=30.0)

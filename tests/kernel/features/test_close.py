@@ -18,7 +18,8 @@ from backstay.kernel.features.workflow_task import FailWorkflowTask, HeartbeatWo
 from backstay.kernel.limits import Limits
 from backstay.kernel.task import Block, Lease
 
-from ..given import T0, WORKER, Flow, given, instant, only, refold, snapshot
+from ..given import T0, WORKER, Flow, given, instant, only
+from ..stored import refold, snapshot
 
 BUSY: tuple[Command, ...] = (
     ScheduleActivity(activity_type="charge"),

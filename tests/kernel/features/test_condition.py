@@ -23,7 +23,9 @@ from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.timer import StartTimer, TimerScheduled
 from backstay.kernel.features.update import CompleteUpdate
 
-from ..given import TALKING, Flow, given, instant, names, only, refold, snapshot, vars_of
+from ..deciding import vars_of
+from ..given import TALKING, Flow, given, instant, names, only
+from ..stored import refold, snapshot
 
 WAIT = OpenConditionWait(condition_key="paid", condition_definition_fingerprint="f1")
 TIMED = replace(WAIT, timeout_seconds=5)

@@ -19,7 +19,8 @@ from backstay.kernel.features.workflow_task import HeartbeatWorkflowTask
 from backstay.kernel.limits import Limits
 from backstay.kernel.values import Routing
 
-from ..given import Flow, given, instant, names, only, refold, snapshot
+from ..given import Flow, given, instant, names, only
+from ..stored import refold, snapshot
 
 ROUTING = Routing(connection="eu", queue="slow", compatibility="v2", priority=1, fairness_key="shop", fairness_weight=3)
 DEFINITION = RecordedDefinition(

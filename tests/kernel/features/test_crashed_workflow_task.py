@@ -19,7 +19,8 @@ from backstay.kernel.task import Block
 from backstay.kernel.values import LEASE, SECOND
 from backstay.kernel.views.liveness import liveness
 
-from ..given import TALKING, WORKER, Flow, given, refold, snapshot
+from ..given import TALKING, WORKER, Flow, given
+from ..stored import refold, snapshot
 
 Lost = Callable[[Flow], Any]
 

@@ -14,7 +14,8 @@ from backstay.kernel.features.deadline import WorkflowTimedOut
 from backstay.kernel.features.start import Reserve
 from backstay.kernel.features.timer import StartTimer
 
-from ..given import Flow, given, instant, names, only, refold, snapshot
+from ..given import Flow, given, instant, names, only
+from ..stored import refold, snapshot
 
 
 @pytest.mark.parametrize(

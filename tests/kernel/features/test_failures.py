@@ -11,7 +11,8 @@ from backstay.kernel.features.failures import FailureHandled, Failures
 from backstay.kernel.features.side_effect import RecordSideEffect
 from backstay.kernel.features.timer import StartTimer
 
-from ..given import Flow, given, names, only, refold, running, snapshot
+from ..given import Flow, given, names, only, running
+from ..stored import refold, snapshot
 
 
 def failed() -> Flow:

@@ -22,7 +22,8 @@ from backstay.kernel.features.update import CompleteUpdate, UpdateCompleted, Upd
 from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY
 from backstay.kernel.task import Block
 
-from ..given import TALKING, WORKER, Flow, given, names, only, refold, snapshot, started
+from ..given import TALKING, WORKER, Flow, given, names, only, started
+from ..stored import refold, snapshot
 
 LATER = StartTimer(delay_seconds=600)
 

@@ -16,7 +16,9 @@ from backstay.kernel.message import Message
 from backstay.kernel.task import Block, Lease, Task
 from backstay.kernel.values import LEASE, SECOND, Routing
 
-from ..given import T0, WORKER, Flow, given, instant, names, only, refold, running, snapshot, to
+from ..deciding import to
+from ..given import T0, WORKER, Flow, given, instant, names, only, running
+from ..stored import refold, snapshot
 
 FAST_RETRY = RetryPolicy(max_attempts=3, backoff_seconds=[60])
 

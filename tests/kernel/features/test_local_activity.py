@@ -22,7 +22,8 @@ from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalAct
 from backstay.kernel.features.side_effect import RecordSideEffect
 from backstay.kernel.limits import Limits
 
-from ..given import T0, WORKER, given, names, only, refold, snapshot
+from ..given import T0, WORKER, given, names, only
+from ..stored import refold, snapshot
 
 BOOM = Failure(message="boom", exception_type="Boom", exception_class="shop:Boom", code=7)
 

@@ -10,7 +10,8 @@ from backstay.kernel.features.memo import Memo, MemoUpserted, UpsertMemo
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.limits import Limits
 
-from ..given import given, refold, snapshot
+from ..given import given
+from ..stored import refold, snapshot
 
 AGAIN = StartTimer(delay_seconds=0)
 

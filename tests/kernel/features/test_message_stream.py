@@ -25,7 +25,8 @@ from backstay.kernel.features.message_stream import (
 from backstay.kernel.limits import Limits
 from backstay.kernel.message import Refused
 
-from ..given import TALKING, Flow, given, names, only, refold, snapshot
+from ..given import TALKING, Flow, given, names, only
+from ..stored import refold, snapshot
 
 WAIT = OpenConditionWait(condition_key="message-stream:in:0")
 

@@ -18,7 +18,9 @@ from backstay.kernel.features.start import Reserve
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.task import Lease
 
-from ..given import TALKING, Flow, given, names, only, refold, running, snapshot, to
+from ..deciding import to
+from ..given import TALKING, Flow, given, names, only, running
+from ..stored import refold, snapshot
 
 ACTIVITY = ScheduleActivity(activity_type="charge")
 

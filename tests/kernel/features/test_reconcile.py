@@ -16,7 +16,9 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask
 from backstay.kernel.task import Block, Lease, Task
 
-from ..given import WORKER, Flow, given, instant, names, running, snapshot, to
+from ..deciding import to
+from ..given import WORKER, Flow, given, instant, names, running
+from ..stored import snapshot
 
 ACTIVITY = ScheduleActivity(activity_type="charge", arguments=b"args", queue="gpu")
 

@@ -18,7 +18,8 @@ from backstay.kernel.features.start import Reserve
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.task import Block
 
-from ..given import TALKING, Flow, given, names, only, running, snapshot
+from ..given import TALKING, Flow, given, names, only, running
+from ..stored import snapshot
 
 REPAIR = Repair(work=Reconcile(incarnation="engine-1", force=True), liveness_state="repair_needed", wait_kind="signal")
 
@@ -161,4 +162,4 @@ def test_a_repair_request_is_no_event_that_code_sees() -> None:
     flow.when(REPAIR)
     after = snapshot(flow)
     changed = {key for key in before if before[key] != after[key]}
-    assert changed == {"last", "command_sequence", "length", "bytes", "checksum"}
+    assert changed == {"last_decision", "command_sequence", "length", "bytes", "checksum"}

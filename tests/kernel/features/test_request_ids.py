@@ -20,7 +20,8 @@ from backstay.kernel.features.start import Start
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate, Update
 
-from ..given import TALKING, Flow, given, started, vars_of
+from ..deciding import vars_of
+from ..given import TALKING, Flow, given, started
 
 
 def waiting() -> Flow:

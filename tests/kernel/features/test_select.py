@@ -17,7 +17,8 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.task import Block
 
-from ..given import TALKING, Flow, given, names, refold, snapshot
+from ..given import TALKING, Flow, given, names
+from ..stored import refold, snapshot
 
 NAME = "select-calls:1:4"
 NOTHING_NEW = Block(message="nothing new", type="WorkflowTaskWaitingForHistory")

@@ -8,7 +8,8 @@ from backstay.kernel.feature import Value
 from backstay.kernel.features.side_effect import RecordSideEffect, SideEffectRecorded
 from backstay.kernel.features.timer import StartTimer
 
-from ..given import given, refold, snapshot
+from ..given import given
+from ..stored import refold, snapshot
 
 
 @pytest.mark.contract("SIDE-01", "CMD-14")

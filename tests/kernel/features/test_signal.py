@@ -26,7 +26,9 @@ from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY
 from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.task import Block
 
-from ..given import TALKING, Flow, given, instant, names, only, parameter, refold, snapshot, vars_of
+from ..deciding import vars_of
+from ..given import TALKING, Flow, given, instant, names, only, parameter
+from ..stored import refold, snapshot
 
 WAIT = OpenSignalWait(signal_name="go")
 TIMED = OpenSignalWait(signal_name="go", timeout_seconds=5)

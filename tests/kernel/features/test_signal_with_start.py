@@ -14,7 +14,9 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 
-from ..given import TALKING, Flow, given, names, only, parameter, refold, snapshot, started, to
+from ..deciding import to
+from ..given import TALKING, Flow, given, names, only, parameter, started
+from ..stored import refold, snapshot
 
 
 def both(name: str = "go", definition: RecordedDefinition | None = TALKING, **more: Any) -> SignalAndStart:

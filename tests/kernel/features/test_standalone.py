@@ -18,7 +18,8 @@ from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 
-from ..given import MACHINE, Flow, names, only, refold, snapshot, started
+from ..given import MACHINE, Flow, names, only, started
+from ..stored import refold, snapshot
 
 
 def job(id: str = "order-1", **options: Any) -> StartActivity:

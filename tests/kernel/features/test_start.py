@@ -15,7 +15,8 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.task import START
 from backstay.kernel.values import Routing
 
-from ..given import T0, Flow, given, instant, names, only, refold, snapshot, started
+from ..given import T0, Flow, given, instant, names, only, started
+from ..stored import refold, snapshot
 
 DEFINITION = RecordedDefinition(
     workflow_class="shop:Order",

@@ -29,7 +29,8 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.send import Send, pack, unpack
 
-from ..given import MACHINE, Flow, given, names, refold, snapshot
+from ..given import MACHINE, Flow, given, names
+from ..stored import refold, snapshot
 
 OUT = StreamKey(stream_name="out", workflow_instance_id="order-1", workflow_run_id="RUN")
 

@@ -9,7 +9,8 @@ import pytest
 from backstay.kernel.feature import Plain
 from backstay.kernel.features.timer import CancelTimer, StartTimer, TimerCancelled, TimerFired, TimerScheduled
 
-from ..given import T0, Flow, given, instant, names, only, refold, snapshot
+from ..given import T0, Flow, given, instant, names, only
+from ..stored import refold, snapshot
 
 
 def timer(delay: float = 5) -> Flow:

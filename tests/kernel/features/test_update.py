@@ -31,7 +31,9 @@ from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.task import Block
 from backstay.kernel.values import accepted_after
 
-from ..given import TALKING, Flow, given, names, only, parameter, refold, snapshot, vars_of
+from ..deciding import vars_of
+from ..given import TALKING, Flow, given, names, only, parameter
+from ..stored import refold, snapshot
 
 LATER = StartTimer(delay_seconds=600)
 DONE = CompleteUpdate(update_id="RUN1-u2.3", result=b"r")

@@ -15,7 +15,8 @@ from backstay.kernel.features.version import (
     is_fresh,
 )
 
-from ..given import given, names, refold, snapshot
+from ..given import given, names
+from ..stored import refold, snapshot
 
 
 def marker(change_id: str = "vat", version: int = 1, low: int = DEFAULT_VERSION, high: int = 1) -> RecordVersionMarker:

@@ -26,7 +26,9 @@ from backstay.kernel.limits import Limits
 from backstay.kernel.task import START, Block, Lease, Resume
 from backstay.kernel.values import SECOND, workflow_task_id
 
-from ..given import TALKING, WORKER, Flow, given, instant, names, refold, running, snapshot, vars_of
+from ..deciding import vars_of
+from ..given import TALKING, WORKER, Flow, given, instant, names, running
+from ..stored import refold, snapshot
 
 SIDE = RecordSideEffect(result=b"x")
 HELD = OpenConditionWait(satisfied=True)

@@ -24,7 +24,8 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.limits import Limits
 from backstay.kernel.values import LEASE
 
-from ...given import T0, WORKER, given, instant, names, only, refold, running, snapshot
+from ...given import T0, WORKER, given, instant, names, only, running
+from ...stored import refold, snapshot
 
 
 @pytest.mark.contract("ACT-07", "ACT-09")

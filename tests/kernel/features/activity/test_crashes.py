@@ -28,7 +28,8 @@ from backstay.kernel.retry import CRASHES, FOREVER
 from backstay.kernel.task import Lease
 from backstay.kernel.values import SECOND
 
-from ...given import WORKER, Flow, given, names, only, refold, running, snapshot
+from ...given import WORKER, Flow, given, names, only, running
+from ...stored import refold, snapshot
 
 TASK = "RUN1-a1.1"
 

@@ -10,7 +10,8 @@ from backstay.kernel.features.activity import ActivityHeartbeatRecorded, Progres
 from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.limits import Limits
 
-from ...given import WORKER, instant, names, only, refold, running, snapshot
+from ...given import WORKER, instant, names, only, running
+from ...stored import refold, snapshot
 
 
 def policy(timeout: float | None) -> RetryPolicy:

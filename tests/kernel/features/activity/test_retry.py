@@ -9,7 +9,8 @@ from backstay.kernel.features.activity import ActivityFailed, ActivityRetrySched
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.values import SECOND
 
-from ...given import given, instant, names, only, refold, running, snapshot
+from ...given import given, instant, names, only, running
+from ...stored import refold, snapshot
 
 
 @pytest.mark.contract("ACT-15")

@@ -10,7 +10,8 @@ import pytest
 from backstay.kernel.features.activity import ActivityScheduled, CancelActivity, RetryPolicy, ScheduleActivity
 from backstay.kernel.values import Routing
 
-from ...given import WORKER, given, instant, names, only, refold, running, snapshot
+from ...given import WORKER, given, instant, names, only, running
+from ...stored import refold, snapshot
 
 POLICY = RetryPolicy(
     max_attempts=3,

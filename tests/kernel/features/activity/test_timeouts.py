@@ -9,7 +9,8 @@ import pytest
 from backstay.kernel.feature import Thrown
 from backstay.kernel.features.activity import ActivityRetryScheduled, ActivityTimedOut, RetryPolicy, ScheduleActivity
 
-from ...given import Flow, given, instant, names, only, refold, running, snapshot
+from ...given import Flow, given, instant, names, only, running
+from ...stored import refold, snapshot
 
 KINDS = ("start_to_close", "schedule_to_start", "schedule_to_close", "heartbeat")
 
@@ -177,50 +178,50 @@ def test_a_timeout_of_a_row_that_is_gone_is_still_a_timeout() -> None:
 @pytest.mark.parametrize("kind", ["start_to_close", "heartbeat"])
 def test_an_attempt_that_nobody_could_hear_has_until_workers_are_expected_back(kind: str) -> None:
     flow = overrunning(kind, attempts=1)
-    assert flow.due(25, deaf=(25, 35)).events == []
+    assert flow.due(25, unreachable=(25, 35)).events == []
     assert flow.state.next_wake == instant(35)
-    assert flow.due(34.9, deaf=(25, 35)).events == []
-    assert flow.due(34.9, deaf=(25, 35)).idle, "it is put off once"
-    assert only(flow.due(35, deaf=(25, 35)), ActivityTimedOut).timeout_kind == kind
+    assert flow.due(34.9, unreachable=(25, 35)).events == []
+    assert flow.due(34.9, unreachable=(25, 35)).idle, "it is put off once"
+    assert only(flow.due(35, unreachable=(25, 35)), ActivityTimedOut).timeout_kind == kind
 
 
 @pytest.mark.parametrize("kind", ["start_to_close", "heartbeat"])
 def test_an_attempt_that_was_put_off_can_report(kind: str) -> None:
     flow = overrunning(kind, attempts=1)
-    flow.due(25, deaf=(25, 35))
+    flow.due(25, unreachable=(25, 35))
     assert names(flow.finish(1, at=26).events)[0] == "ActivityCompleted"
-    assert flow.due(35, deaf=(25, 35)).events == []
+    assert flow.due(35, unreachable=(25, 35)).events == []
 
 
 def test_heartbeats_count_again_from_the_first_one_that_is_heard() -> None:
     flow = overrunning("heartbeat", attempts=1)
-    flow.due(25, deaf=(25, 60))
+    flow.due(25, unreachable=(25, 60))
     flow.beat(1, at=26)
-    assert flow.due(35.9, deaf=(25, 60)).events == []
-    assert only(flow.due(36, deaf=(25, 60)), ActivityTimedOut).timeout_kind == "heartbeat"
+    assert flow.due(35.9, unreachable=(25, 60)).events == []
+    assert only(flow.due(36, unreachable=(25, 60)), ActivityTimedOut).timeout_kind == "heartbeat"
 
 
 @pytest.mark.parametrize("kind", ["schedule_to_start", "schedule_to_close"])
 def test_a_timeout_that_does_not_depend_on_hearing_a_worker_is_not_put_off(kind: str) -> None:
-    assert only(overrunning(kind, attempts=1).due(25, deaf=(25, 35)), ActivityTimedOut).timeout_kind == kind
+    assert only(overrunning(kind, attempts=1).due(25, unreachable=(25, 35)), ActivityTimedOut).timeout_kind == kind
 
 
 def test_schedule_to_close_ends_an_attempt_whose_other_timeouts_are_put_off() -> None:
     flow = running(policy(1, start_to_close=10, heartbeat=5, schedule_to_close=30))
-    assert flow.due(25, deaf=(25, 35)).events == []
+    assert flow.due(25, unreachable=(25, 35)).events == []
     assert flow.state.next_wake == instant(30)
-    assert only(flow.due(30, deaf=(25, 35)), ActivityTimedOut).timeout_kind == "schedule_to_close"
+    assert only(flow.due(30, unreachable=(25, 35)), ActivityTimedOut).timeout_kind == "schedule_to_close"
 
 
 def test_an_attempt_that_began_since_is_timed_out_in_time() -> None:
     flow = given(ScheduleActivity(activity_type="charge", retry_policy=policy(1, start_to_close=3)))
     flow.begin(1, at=26)
-    assert only(flow.due(29, deaf=(25, 35)), ActivityTimedOut).timeout_kind == "start_to_close"
+    assert only(flow.due(29, unreachable=(25, 35)), ActivityTimedOut).timeout_kind == "start_to_close"
 
 
 def test_a_run_that_is_folded_anew_puts_its_heartbeat_timeout_off_anew() -> None:
     flow = overrunning("heartbeat", attempts=1)
-    flow.due(25, deaf=(25, 35))
+    flow.due(25, unreachable=(25, 35))
     flow.state = refold(flow)
-    assert flow.due(26, deaf=(25, 35)).events == []
+    assert flow.due(26, unreachable=(25, 35)).events == []
     assert flow.state.next_wake == instant(35)

@@ -28,7 +28,8 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.message import Refused
 from backstay.kernel.send import Send
 
-from ...given import names, only, refold, snapshot, started
+from ...given import names, only, started
+from ...stored import refold, snapshot
 from ...world import Member, World, call, calling, group
 
 CLEAN = RecordedDefinition(cleanup_seconds=30.0)

@@ -18,7 +18,8 @@ from backstay.kernel.features.failures import FailureHandled
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.send import Send
 
-from ...given import instant, names, only, refold, snapshot
+from ...given import instant, names, only
+from ...stored import refold, snapshot
 from ...world import Member, World, call, calling
 
 

@@ -17,7 +17,8 @@ from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.features.update import UpdateCompleted
 from backstay.kernel.retry import RetryPolicy
 
-from ...given import TALKING, instant, names, only, refold, snapshot
+from ...given import TALKING, instant, names, only
+from ...stored import refold, snapshot
 from ...world import call, calling
 
 TWICE = RetryPolicy(max_attempts=2, backoff_seconds=[5.0], non_retryable_error_types=["Fatal"])

@@ -24,7 +24,8 @@ from backstay.kernel.features.update import CompleteUpdate
 from backstay.kernel.send import OutboxMessage
 from backstay.kernel.values import child_call_id
 
-from ...given import TALKING, names, refold, snapshot
+from ...given import TALKING, names
+from ...stored import refold, snapshot
 from ...world import Member, World, call, calling, group
 
 

@@ -17,7 +17,8 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.values import Routing
 
-from ...given import instant, names, only, refold, snapshot, started
+from ...given import instant, names, only, started
+from ...stored import refold, snapshot
 from ...world import World, call, calling, start_of
 
 
@@ -190,7 +191,7 @@ def test_asking_sends_the_start_again_and_changes_nothing() -> None:
     before = snapshot(world.child_of(parent, 1))
     world.settle()
     after = snapshot(world.child_of(parent, 1))
-    assert {**after, "last": 0} == {**before, "last": 0}
+    assert {**after, "last_decision": 0} == {**before, "last_decision": 0}
 
 
 def test_asking_finds_a_child_that_was_never_started() -> None:

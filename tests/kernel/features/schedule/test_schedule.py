@@ -33,7 +33,8 @@ from backstay.kernel.features.schedule.spec import fires, missed, occurrences
 from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.values import SECOND, Routing
 
-from ...given import T0, instant, names, only, refold, snapshot
+from ...given import T0, instant, names, only
+from ...stored import refold, snapshot
 from .scheduling import PLACE, Scheduling, plan, scheduling
 
 EVERY_MINUTE: dict[str, Any] = {"every": "PT1M"}
