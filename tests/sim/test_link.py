@@ -32,6 +32,8 @@ def test_the_messages_of_workers_and_servers_agree_with_history(batch: int) -> N
         tally.add(report(seed, OPTIONS))
     assert not tally.failures, "\n".join(f"{f.why[:1000]}\n{command(f.seed, OPTIONS)}" for f in tally.failures)
     assert sum(tally.fired.values()) > 100, "a day without trouble proves nothing"
+    for verb in ("task reported", "activity reported"):
+        assert tally.succeeded[verb] > 10, "a law that hears of no report proves nothing"
 
 
 @pytest.mark.parametrize("seed", [2, 5])

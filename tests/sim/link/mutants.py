@@ -40,7 +40,7 @@ LINK_MUTANTS = [
         "self.leases.get(task_id) == pending.report.attempt",
         "task_id in self.leases",
         link=True,
-        often=("reply lost", "store down", "busy"),
+        often=("stop worker", "store down", "busy"),
     ),
     Mutant(
         "live code goes on after what another worker decided",
@@ -48,7 +48,7 @@ LINK_MUTANTS = [
         "reached and not passed and (size <= self._most or len(unseen) == 1)",
         "reached and (size <= self._most or len(unseen) == 1)",
         link=True,
-        often=("request lost", "stop worker"),
+        often=("stop worker", "slow commit"),
     ),
     Mutant(
         "what nobody claims after a restart is kept",
