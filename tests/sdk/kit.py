@@ -62,7 +62,8 @@ def events(history: Iterable[Recorded], kind: str) -> list[Any]:
 
 def steps(history: Iterable[Recorded]) -> list[tuple[str, int]]:
     """Every step event with its step number."""
-    return [(entry.type, entry.event.sequence) for entry in history if hasattr(entry.event, "sequence")]
+    numbered = ((entry.type, getattr(entry.event, "sequence", None)) for entry in history)
+    return [(type, step) for type, step in numbered if step is not None]
 
 
 async def eventually(true: Callable[[], Any], what: str = "it") -> Any:

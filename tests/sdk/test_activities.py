@@ -144,7 +144,7 @@ async def test_an_async_activity_called_in_plain_code_is_a_type_error_that_says_
     @workflow(type="wrong")
     def wrong() -> str:
         try:
-            fetch("a")
+            fetch("a")  # pyright: ignore[reportUnusedCoroutine]
         except TypeError as error:
             return str(error)
         return "nothing"
@@ -273,7 +273,7 @@ def test_an_activity_must_be_a_plain_function() -> None:
 
     for wrong, words in (
         (staticmethod(len), "staticmethod"),
-        (classmethod(len), "staticmethod or classmethod"),
+        (classmethod(lambda cls: 1), "staticmethod or classmethod"),
         (int, "needs a function"),
         (3, "needs a function"),
         (produce, "generator"),

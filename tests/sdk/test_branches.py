@@ -6,6 +6,7 @@ Every story is told twice: by live code that stays, and by code that is given up
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -307,7 +308,7 @@ async def test_a_plain_activity_call_in_async_code_blocks_this_run_only() -> Non
 
 
 async def test_async_generators_and_current_task() -> None:
-    async def numbers() -> Any:
+    async def numbers() -> AsyncIterator[Any]:
         for n in range(3):
             yield await later(n)
 

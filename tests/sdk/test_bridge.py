@@ -226,6 +226,8 @@ async def test_a_claim_by_id_leases_for_five_minutes() -> None:
         assert view.transport_state == "ready"
         task = await by.app.call(ask.ClaimWorkflowTask(task_id=view.task.id, worker_id=ME))
         assert (task.task.state, task.task.owner, task.task.attempt) == ("leased", ME, 1)
+        assert task.task.until is not None
+        assert task.task.leased_at is not None
         assert task.task.until - task.task.leased_at == 300 * SECOND
         (view,) = (await by.app.describe("o")).tasks
         assert view.transport_state == "leased"
@@ -237,6 +239,7 @@ async def test_a_claim_by_id_checks_compatibility_and_connection_like_a_poll() -
         await by.start(routing=Routing(compatibility="build-2", connection="redis"))
         (view,) = (await by.app.describe("o")).tasks
         id = view.task.id
+        wrong: dict[str, Any]
         for wrong, expected in (
             ({}, "compatibility_blocked"),
             ({"compatibility": frozenset({"build-1"})}, "compatibility_blocked"),
@@ -246,7 +249,7 @@ async def test_a_claim_by_id_checks_compatibility_and_connection_like_a_poll() -
             claim = ask.ClaimWorkflowTask(task_id=id, worker_id=ME, **wrong)
             assert (await refusal(by.app.call(claim))).reason == expected
         assert (await refusal(by.app.call(ask.ExecuteWorkflowTask(task_id=id)))).reason == "compatibility_blocked"
-        fitting = {"compatibility": frozenset({"build-2"}), "connection": "redis"}
+        fitting: dict[str, Any] = {"compatibility": frozenset({"build-2"}), "connection": "redis"}
         assert (await by.app.call(ask.GetClaimStatus(task_id=id, **fitting))).claimable
         task = await by.app.call(ask.ClaimWorkflowTask(task_id=id, worker_id=ME, **fitting))
         await by.complete(task, ScheduleActivity(activity_type="charge"))
@@ -435,8 +438,9 @@ async def test_a_claim_by_id_respects_compatibility_connection_and_namespace() -
     async with bridge() as by:
         started = await by.start(routing=Routing(compatibility="build-2", connection="eu"))
         task_id = f"{started.run_id}-w2"
-        claim = {"task_id": task_id, "worker_id": ME}
-        fits = {"compatibility": frozenset({"build-2"})}
+        claim: dict[str, Any] = {"task_id": task_id, "worker_id": ME}
+        fits: dict[str, Any] = {"compatibility": frozenset({"build-2"})}
+        wrong: dict[str, Any]
         for wrong, reason in (
             ({}, "compatibility_blocked"),
             ({"compatibility": frozenset({"build-1"})}, "compatibility_blocked"),

@@ -302,7 +302,7 @@ async def test_a_handle_follows_the_runs_that_its_parent_was_told_of_and_keeps_i
 
                 runs.append(await eventually(newest, f"the parent was told of run {number}"))
                 assert await coach.query("ids") == [instance, runs[-1], call.child_call_id]
-                await app.handle(relay, instance).signal(on)
+                await app.handle(relay, instance).signal(on, None)
             assert len(set(runs)) == 3
             assert await coach.result(timeout=10) == [runs[-1], instance, runs[-1], call.child_call_id]
 

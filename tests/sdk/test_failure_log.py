@@ -220,6 +220,8 @@ async def test_log_lines_of_an_activity_have_its_ids(caplog: pytest.LogCaptureFi
 
     async with memory(run, says) as app:
         await app.execute(run, "w-1")
+    of_run: Any
+    of_attempt: Any
     of_run, of_attempt = [record for record in caplog.records if record.name == "shop"]
     assert (of_run.workflow_id, of_run.workflow_type) == ("w-1", "run")
     fields = (of_attempt.workflow_id, of_attempt.activity_type, of_attempt.step, of_attempt.attempt, of_attempt.sku)

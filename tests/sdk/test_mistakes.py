@@ -1,4 +1,7 @@
-"""What is easily got wrong is said at once, where it was written, with what to write instead."""
+"""A mistake is named at once, where it was written, with what to write instead."""
+
+# Its mistakes are wrong to a type checker, too.
+# pyright: reportArgumentType=false, reportCallIssue=false, reportUnusedCoroutine=false
 
 from __future__ import annotations
 

@@ -224,7 +224,8 @@ def test_exceptions_that_the_module_of_registered_code_names_are_known(name: str
 
 
 def test_exceptions_of_the_package_keep_the_names_that_histories_have_recorded() -> None:
-    ours = {name_of(kind) for kind in map(vars(backstay).get, backstay.__all__) if _is_error(kind)}
+    public: list[Any] = [vars(backstay).get(name) for name in backstay.__all__]
+    ours = {name_of(kind) for kind in public if _is_error(kind)}
     assert {name for name in ours if not name.startswith("backstay.sdk.errors:")} == {
         "asyncio.exceptions:CancelledError",
         "backstay.codec.exceptions:RemoteFailure",

@@ -102,9 +102,9 @@ async def test_a_returned_closure_over_a_barrier_is_run_before_the_end(definitio
         history = await app.history("m")
         assert sorted(ran) == ["a", "b", "c", "d"]
         grouped = [
-            e.event.parallel_group_path[0].parallel_group_size
+            path[0].parallel_group_size
             for e in history
-            if getattr(e.event, "parallel_group_path", None) and e.type == "ActivityScheduled"
+            if (path := getattr(e.event, "parallel_group_path", None)) and e.type == "ActivityScheduled"
         ]
         assert grouped == [2, 2]
         assert names(history)[-1] == "WorkflowCompleted"

@@ -405,6 +405,7 @@ def test_a_task_is_for_the_update_that_it_names_whatever_history_has_first(named
     live_run = drive.live_run(task)
     live_run.assignment = replace(live_run.assignment, task=asked)
     live_run.resume(drive.history, drive.flow.cursor)
+    answer: Any
     (answer,) = live_run.answer
     assert (answer.update_id, loads(answer.result)) == (update_id, 5 + named)
     live_run.abandon()

@@ -4,14 +4,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, ModuleType
+from typing import Any
 
 import pytest
 from casebook import allowed, classes, forbidden, helpers, orders, primitives
 
 from backstay.sdk.replay.source import Finding, check
 
-PRIMITIVES = {
+PRIMITIVES: dict[str, Any] = {
     "blocking": [primitives.sleep, primitives.wait, primitives.gather],
     "recording": [primitives.side_effect],
     "deferring": [primitives.spawn],
@@ -34,7 +35,7 @@ def extent(function: FunctionType) -> tuple[str, int, int]:
     return code.co_filename, code.co_firstlineno, last
 
 
-def workflows(module: object) -> list[FunctionType]:
+def workflows(module: ModuleType) -> list[FunctionType]:
     own = [f for f in vars(module).values() if isinstance(f, FunctionType)]
     return [f for f in own if f.__code__.co_filename == module.__file__]
 

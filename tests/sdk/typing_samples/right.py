@@ -71,6 +71,16 @@ def invoice(order: str) -> str:
     raise NotImplementedError
 
 
+@activity
+def anything(value: Any) -> Any:
+    return value
+
+
+@activity(retries=1)
+async def anything_later(value: Any) -> Any:
+    return value
+
+
 class Warehouse:
     @activity
     def ship(self, sku: str) -> int:
@@ -93,6 +103,8 @@ def order(id: str, items: list[str] = []) -> str:  # noqa: B006
     assert_type(Warehouse.ship.step("sku"), Step[int])
     assert_type(Warehouse().ship("sku"), int)
     assert_type(invoice(id), str)
+    assert_type(anything(id), Any)
+    assert_type(anything.step(id), Step[Any])
     assert_type(spawn(charge, id, 3).join(), Order)
     assert_type(spawn(lambda: 3).join(), int)
     assert_type(side_effect(lambda: 1.5), float)
@@ -113,9 +125,16 @@ def order(id: str, items: list[str] = []) -> str:  # noqa: B006
     return id
 
 
+@workflow
+def any_order(id: Any) -> Any:
+    return id
+
+
 @workflow(type="shop.later", queue="eu")
 async def later(n: int) -> Order:
     assert_type(await fetch("u"), bytes)
+    assert_type(await anything_later("u"), Any)
+    assert_type(anything("u"), Any)
     assert_type(await fetch.step("u"), bytes)
     assert_type(await charge.step("o", n), Order)
     assert_type(await aio.sleep("1h"), None)
@@ -217,6 +236,9 @@ def talk(app: Backstay) -> None:
     assert_type(run.pause(), str)
     assert_type(app.options(request_id="r").handle(Approval, "a").update(Approval.rename, "x"), int)
     app.signal_with_start(Approval, "a", [Order("o")], Approval.approve, "ann")
+    app.signal_with_start(Approval, "a", [Order("o")], approved, "ann")
+    app.signal_with_start("shop.approval", "a", [Order("o")], "approve", "ann")
+    assert_type(app.execute(any_order, "o", 3), Any)
 
 
 def outside(app: Backstay, client: Client) -> None:

@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import cached_property, update_wrapper
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from backstay.codec.arguments import Signature
 from backstay.codec.class_names import Namespace, module_of
@@ -69,6 +82,7 @@ class ActivityDefinition(Generic[P, R]):
     """The base class of decorated activities: the function, its durable type and its options."""
 
     __backstay_activity__ = True
+    __name__: str
 
     def __init__(
         self, fn: Callable[..., Any], type: str, options: ActivityOptions, *, extern: bool, method: bool, is_async: bool
@@ -159,7 +173,7 @@ class AsyncActivity(ActivityDefinition[P, R]):
             return self._plainly(args, kwargs)
         if not in_async_code():
             raise TypeError(
-                f"{self.type!r} is an async activity; in a `def` workflow write {self.__name__}.step(...).run()"  # type: ignore[attr-defined]
+                f"{self.type!r} is an async activity; in a `def` workflow write {self.__name__}.step(...).run()"
             )
         return self.step(*args, **kwargs)
 
@@ -323,13 +337,18 @@ def _bound(definition: Any, instance: object | None) -> Any:
 
 
 class ActivityDecorator(Protocol):
-    # An `async def` also matches `Callable[P, R]`, so the order of the overloads matters.
+    # An `async def` also matches `Callable[P, R]`, so the order of the overloads matters. Only a `def` that returns `Any`
+    # matches `Never`: without that overload it would count as async, since `Any` matches a coroutine as well.
+    @overload
+    def __call__(self, fn: Callable[P, Never], /) -> Activity[P, Any]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, Coro[R]], /) -> AsyncActivity[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Activity[P, R]: ...
 
 
+@overload
+def activity(fn: Callable[P, Never], /) -> Activity[P, Any]: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def activity(fn: Callable[P, Coro[R]], /) -> AsyncActivity[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
 @overload

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import cached_property
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, get_args, overload
+from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 from backstay.codec.arguments import Signature
 from backstay.codec.typenames import allows_null, type_name
@@ -190,6 +190,8 @@ class QueryDecorator(Protocol):
 
 class UpdateDecorator(Protocol):
     @overload
+    def __call__(self, fn: Callable[P, Never], /) -> UpdateMethod[P, Any]: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
     def __call__(self, fn: Callable[P, Coro[R]], /) -> AsyncUpdateMethod[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, R], /) -> UpdateMethod[P, R]: ...
@@ -219,6 +221,8 @@ def query(fn: Any = None, /, *, name: str | None = None) -> Any:
     return _decorate(QueryMethod, fn, name)
 
 
+@overload
+def update(fn: Callable[P, Never], /) -> UpdateMethod[P, Any]: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def update(fn: Callable[P, Coro[R]], /) -> AsyncUpdateMethod[P, R]: ...  # pyright: ignore[reportOverlappingOverload]
 @overload

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from functools import update_wrapper
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from backstay.codec.arguments import Signature
 from backstay.sdk.author.activity import in_async_code
@@ -52,6 +52,8 @@ class WorkflowFn(Generic[P, R]):
     Clients start it, workers register it, and workflows call it as a child. Called outside a workflow, it is the plain
     function.
     """
+
+    __name__: str
 
     def __init__(self, fn: Callable[..., Any], type: str | None, **options: Any) -> None:
         update_wrapper(self, fn)
@@ -118,9 +120,12 @@ class AsyncWorkflow(WorkflowFn[P, R]):
 
 
 class WorkflowDecorator(Protocol):
-    # A class and an `async def` also match `Callable[P, R]`, so the order of the overloads matters.
+    # A class and an `async def` also match `Callable[P, R]`, so the order of the overloads matters. Only a `def` that
+    # returns `Any` matches `Never`.
     @overload
     def __call__(self, cls: type[W], /) -> type[W]: ...  # pyright: ignore[reportOverlappingOverload]
+    @overload
+    def __call__(self, fn: Callable[P, Never], /) -> Workflow[P, Any]: ...  # pyright: ignore[reportOverlappingOverload]
     @overload
     def __call__(self, fn: Callable[P, Coro[R]], /) -> AsyncWorkflow[P, R]: ...
     @overload
@@ -129,6 +134,8 @@ class WorkflowDecorator(Protocol):
 
 @overload
 def workflow(cls: type[W], /) -> type[W]: ...  # pyright: ignore[reportOverlappingOverload]
+@overload
+def workflow(fn: Callable[P, Never], /) -> Workflow[P, Any]: ...  # pyright: ignore[reportOverlappingOverload]
 @overload
 def workflow(fn: Callable[P, Coro[R]], /) -> AsyncWorkflow[P, R]: ...
 @overload

@@ -249,15 +249,39 @@ class AsyncClient:
         expect("id", id)
         return AsyncHandle(self, id, None, known)
 
+    @overload
     async def signal_with_start(
         self,
         workflow: WorkflowFn[Any, R] | type[EntryPoint[Any, Any]] | str,
         id: str,
         start: Sequence[Any],
-        signal: SignalMethod[P, Any] | Signal[Any] | str,
+        signal: SignalMethod[P, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
+    ) -> AsyncHandle[Any]: ...
+    @overload
+    async def signal_with_start(
+        self,
+        workflow: WorkflowFn[Any, R] | type[EntryPoint[Any, Any]] | str,
+        id: str,
+        start: Sequence[Any],
+        signal: Signal[T],
+        value: T,
+        /,
+    ) -> AsyncHandle[Any]: ...
+    @overload
+    async def signal_with_start(
+        self,
+        workflow: WorkflowFn[Any, R] | type[EntryPoint[Any, Any]] | str,
+        id: str,
+        start: Sequence[Any],
+        signal: str,
+        /,
+        *args: Any,
+    ) -> AsyncHandle[Any]: ...
+    async def signal_with_start(
+        self, workflow: Any, id: str, start: Sequence[Any], signal: Any, /, *args: Any, **kwargs: Any
     ) -> AsyncHandle[Any]:
         """Send a signal to a workflow, and start the workflow first if it is not running. `start`: the arguments of its entry."""
         definition = self._definition(workflow)

@@ -344,15 +344,39 @@ class Client:
         """
         return Handle(self._bridge, self._client.handle(workflow, id))
 
+    @overload
     def signal_with_start(
         self,
         workflow: WorkflowFn[Any, R] | type[EntryPoint[Any, Any]] | str,
         id: str,
         start: Sequence[Any],
-        signal: SignalMethod[P, Any] | Signal[Any] | str,
+        signal: SignalMethod[P, Any],
         /,
         *args: P.args,
         **kwargs: P.kwargs,
+    ) -> Handle[Any]: ...
+    @overload
+    def signal_with_start(
+        self,
+        workflow: WorkflowFn[Any, R] | type[EntryPoint[Any, Any]] | str,
+        id: str,
+        start: Sequence[Any],
+        signal: Signal[T],
+        value: T,
+        /,
+    ) -> Handle[Any]: ...
+    @overload
+    def signal_with_start(
+        self,
+        workflow: WorkflowFn[Any, R] | type[EntryPoint[Any, Any]] | str,
+        id: str,
+        start: Sequence[Any],
+        signal: str,
+        /,
+        *args: Any,
+    ) -> Handle[Any]: ...
+    def signal_with_start(
+        self, workflow: Any, id: str, start: Sequence[Any], signal: Any, /, *args: Any, **kwargs: Any
     ) -> Handle[Any]:
         """Send a signal to a workflow, and start the workflow first if it is not running. `start`: the arguments of its entry."""
         work = self._client.signal_with_start(workflow, id, start, signal, *args, **kwargs)
