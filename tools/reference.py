@@ -1,7 +1,7 @@
 """The parts of the reference that are made from the code: a hook of MkDocs, and what the tests of the docs read.
 
 A page under docs/reference holds a line like `<!-- reference: errors -->` and one that says what is missing; both are
-replaced when the site is built. The tables of the server's settings are written by hand, one row a setting; here they get the variable and the default.
+replaced when the site is built.
 """
 
 from __future__ import annotations
@@ -25,17 +25,15 @@ from backstay.kernel.event import Event
 from backstay.kernel.limits import Breach
 from backstay.kernel.machine import Machine
 from backstay.kernel.views.timeline import WORDS
-from backstay.server.settings import PREFIX, Settings
+from backstay.server.settings import Settings
+from backstay.server.settings_reference import SECTIONS, variable
 
 SOURCE = Path(backstay.__file__).parent
 _MARK = re.compile(r"^<!-- reference: (\w+) -->\n\*.*\*$", re.MULTILINE)
-_SETTING = re.compile(r"^\| `(\w+)` \| (.*) \|$", re.MULTILINE)
 
 
-def on_page_markdown(markdown: str, **page: Any) -> str:
+def on_page_markdown(markdown: str, **_: Any) -> str:
     """What MkDocs calls for every page."""
-    if page["page"].file.src_uri == "reference/settings.md":
-        return settings(markdown)
     return filled(markdown)
 
 
@@ -70,17 +68,17 @@ def cli() -> str:
 # -- settings
 
 
-def settings(markdown: str) -> str:
-    """The page of the settings, with the variable and the default of each."""
-    fields = {field.name: field for field in msgspec.structs.fields(Settings)}
-
-    def row(found: re.Match[str]) -> str:
-        field = fields[found[1]]
-        default = "`{}`" if field.default is msgspec.NODEFAULT else _default(field.default)
-        return f"| `{found[1]}` | `{PREFIX}{found[1].upper()}` | {default} | {found[2]} |"
-
-    head = "| setting | meaning |\n|---|---|"
-    return _SETTING.sub(row, markdown.replace(head, "| setting | variable | default | meaning |\n|---|---|---|---|"))
+def settings() -> str:
+    """Every setting with its variable, its default and what it means."""
+    fields = {field.name: field.default for field in msgspec.structs.fields(Settings)}
+    parts: list[str] = []
+    for section in SECTIONS:
+        rows = ["| setting | variable | default | meaning |", "|---|---|---|---|"]
+        for name, meaning in section.settings.items():
+            default = "`{}`" if fields[name] is msgspec.NODEFAULT else _default(fields[name])
+            rows.append(f"| `{name}` | `{variable(name)}` | {default} | {meaning} |")
+        parts += [f"## {section.title}", *([section.intro] if section.intro else []), "\n".join(rows)]
+    return "\n\n".join(parts)
 
 
 def _default(value: Any) -> str:
@@ -224,4 +222,5 @@ PARTS: dict[str, Callable[[], str]] = {
     "events": event_list,
     "limits": limit_table,
     "modules": module_list,
+    "settings": settings,
 }

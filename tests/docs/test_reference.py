@@ -61,10 +61,20 @@ def test_every_error_says_what_happened_and_what_to_do() -> None:
 
 
 def test_the_settings_page_has_a_row_for_each_setting() -> None:
-    page = (REFERENCE / "settings.md").read_text("utf-8")
-    rows = re.findall(r"^\| `(\w+)` \|", page, re.M)
+    table = reference.settings()
+    rows = re.findall(r"^\| `(\w+)` \|", table, re.M)
     assert sorted(rows) == sorted(field.name for field in msgspec.structs.fields(Settings))
-    assert "| `port` | `DW_PORT` | 8080 |" in reference.settings(page)
+    assert "| `port` | `DW_PORT` | 8080 | the port; 0 takes a free one |" in table
+
+
+def test_the_links_of_the_settings_lead_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)", reference.settings()):
+        assert (REFERENCE / target).exists(), target
+
+
+def test_a_flag_of_the_server_says_what_its_setting_means() -> None:
+    helps = {parameter.name: getattr(parameter, "help", None) for parameter in server.params}
+    assert helps["port"] == "The port; 0 takes a free one. Default: 8080."
 
 
 def test_the_settings_page_names_the_flags_of_the_server() -> None:

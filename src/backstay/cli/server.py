@@ -11,16 +11,17 @@ from msgspec.structs import replace
 
 from backstay.cli.logs import log_to_stderr
 from backstay.cli.problems import CliError, as_problems
+from backstay.server.settings_reference import flag_help
 
 
 @click.command(name="server")
-@click.option("--host", metavar="ADDRESS", help="Where to listen. Default: 127.0.0.1, this machine only.")
-@click.option("--port", metavar="NUMBER", help="Which port; 0 takes a free one. Default: 8080.")
-@click.option("--store", metavar="URL", help="The database, sqlite:PATH or postgresql://… Default: sqlite:backstay.db.")
-@click.option("--token", metavar="TOKEN", help="The token with every role. Default: a new one, printed once.")
-@click.option("--auth", metavar="MODE", help="How callers prove who they are: token, signature or none.")
-@click.option("--tls-certificate", metavar="FILE", help="Serve HTTPS with this certificate chain (PEM).")
-@click.option("--tls-key", metavar="FILE", help="The private key of the certificate (PEM).")
+@click.option("--host", metavar="ADDRESS", help=flag_help("host"))
+@click.option("--port", metavar="NUMBER", help=flag_help("port"))
+@click.option("--store", metavar="URL", help=flag_help("store"))
+@click.option("--token", metavar="TOKEN", help=flag_help("token"))
+@click.option("--auth", metavar="MODE", help=flag_help("auth"))
+@click.option("--tls-certificate", metavar="FILE", help=flag_help("tls_certificate"))
+@click.option("--tls-key", metavar="FILE", help=flag_help("tls_key"))
 @click.option("--config", metavar="FILE", help="A TOML file with settings. Flags and DW_* variables go before it.")
 @click.option("--verbose", is_flag=True, help="Log what the engine does.")
 def command(verbose: bool, **flags: Any) -> None:

@@ -1,6 +1,6 @@
-"""What a server is told at its start: flags, then `DW_*` variables, then one TOML file, then defaults.
+"""The settings of a server: flags, then `DW_*` variables, then one TOML file, then defaults.
 
-Parsed once, passed down, never read again. An unknown name or a wrong value fails at once, with the name, the value and
+They are parsed once and passed down. An unknown name or a wrong value fails at once, with the name, the value and
 the nearest valid one.
 """
 
@@ -29,7 +29,7 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
 class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one queue is allowed instead. None: what all queues are; 0: as much as it likes."""
+    """The limits of one queue. None: the same as for all queues; 0: no limit."""
 
     max_active_leases: Limit | None = None
     max_dispatches_per_minute: Limit | None = None
@@ -37,14 +37,14 @@ class Override(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class QueueOverride(Override, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """For both kinds of tasks, or for each its own."""
+    """The limits of one queue, for both kinds of tasks or for each its own."""
 
     workflow_tasks: Override | None = None
     activity_tasks: Override | None = None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """Every setting; its variable is `DW_` and the name in capitals. A limit of 0 does not limit."""
+    """Every setting with its type and default; `settings_reference.py` says what each means. A limit of 0 does not limit."""
 
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
@@ -53,29 +53,29 @@ class Settings(Struct, frozen=True, kw_only=True):
     default_namespace: str = "default"
 
     auth: Literal["token", "signature", "none"] = "token"
-    token: str | None = None  # every role
+    token: str | None = None
     worker_token: str | None = None
     operator_token: str | None = None
     admin_token: str | None = None
     signature_key: str | None = None
     export_signing_key: str | None = None
     export_signing_key_id: str | None = None
-    export_redactor: str | None = None  # module:function
+    export_redactor: str | None = None
 
     tls_certificate: str | None = None
     tls_key: str | None = None
 
-    max_connections: Count = 10_000  # fewer, if the process may not have so many descriptors
-    max_anonymous_connections: Count = 1_000  # of callers that have not shown a credential; at most half of all
+    max_connections: Count = 10_000
+    max_anonymous_connections: Count = 1_000
     max_anonymous_connections_per_address: Count = 100
-    max_head_bytes: Count = 64 << 10  # of a request: headers, and trailers
+    max_head_bytes: Count = 64 << 10
     max_headers: Count = 100
     max_url_bytes: Count = 16 << 10
-    head_seconds: Seconds = 10  # from the first byte of a head to its last, and for the first request of a connection
-    idle_seconds: Seconds = 75  # between two requests of a connection
+    head_seconds: Seconds = 10
+    idle_seconds: Seconds = 75
     max_body_bytes: Count = 8 << 20
     body_seconds: Seconds = 30
-    max_page_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 32 << 20  # of history in a reply to a worker of our own
+    max_page_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 32 << 20
     max_parked_polls: Count = 20_000
     drain_seconds: Seconds = 20
 
@@ -92,16 +92,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     workflow_task_max_dispatches_per_minute_per_namespace: Limit = 0
     activity_task_max_dispatches_per_minute_per_namespace: Limit = 0
     task_queue_admission_overrides: dict[str, QueueOverride] = {}
-    task_queue_budget_groups: dict[str, Limit] = {}  # dispatches per minute, by the name of the group
+    task_queue_budget_groups: dict[str, Limit] = {}
 
-    retention_interval_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 3600  # 0: only when asked
-    retention_archive: str | None = None  # a directory for what is removed; None: it is gone
+    retention_interval_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 3600
+    retention_archive: str | None = None
 
     query_timeout_seconds: Seconds = 10
     update_wait_completion_timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 10
     query_task_max_pending_per_queue: Annotated[int, Meta(ge=1, le=10_000)] = 1024
 
-    continue_as_new_event_threshold: Limit = 10_000  # events of a run, from which on it should continue as new
+    continue_as_new_event_threshold: Limit = 10_000
     continue_as_new_size_bytes_threshold: Limit = 5 << 20
 
     task_repair_redispatch_after_seconds: Annotated[int, Meta(ge=1, le=3600)] = 3
@@ -126,7 +126,7 @@ _HINTS = get_type_hints(Settings, include_extras=True)
 
 
 def load(flags: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Settings:
-    """`flags` are by setting name; None means not given."""
+    """The settings from all sources. `flags` are by setting name; None is a flag that was not used."""
     config = flags.get("config") or environment.get(f"{PREFIX}CONFIG")
     given: dict[str, tuple[Any, str]] = {}
     if config is not None:
@@ -169,7 +169,7 @@ def _convert(name: str, value: Any, said: str) -> Any:
 
 
 def _nearest(value: Any, hint: Any) -> str | None:
-    """The bound that a number has passed, or the choice that is spelt most like it."""
+    """The bound that a number exceeds, or the choice with the most similar spelling."""
     for meta in getattr(hint, "__metadata__", ()):
         bounds = [limit for limit in (meta.ge, meta.gt, meta.le) if limit is not None]
         try:

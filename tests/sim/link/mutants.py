@@ -44,9 +44,9 @@ LINK_MUTANTS = [
     ),
     Mutant(
         "live code goes on after what another worker decided",
-        "backstay.server.native.worker_link:WorkerLink._show",
-        "reached and not passed and (size <= self._most or len(unseen) == 1)",
-        "reached and (size <= self._most or len(unseen) == 1)",
+        "backstay.server.native.shown_histories:ShownHistories.from_memory",
+        "reached and not passed and (size <= self._page_bytes or len(unseen) == 1)",
+        "reached and (size <= self._page_bytes or len(unseen) == 1)",
         link=True,
         often=("stop worker", "slow commit"),
     ),

@@ -82,15 +82,15 @@ class ReportBatch:
             if error is None and not entry.dead:
                 self._say(place, wire.Answered(stand=stand))
             else:
-                self._link.away(run)
+                self._link.histories.unstick(run)
                 note_refusal(self._engine, report.key, message, error)
                 self._recorded(place, error)
 
         self._engine.submit(report.key, message, recorded)
         if apart:
-            self._link.away(run)  # it was shown a part only, and what was left out is not known here
+            self._link.histories.unstick(run)  # it was shown a part only, and what was left out is not known here
         else:
-            stand = self._link.stand(entry, run, seen, len(self._reply.answers))
+            stand = self._link.histories.sticky_state(entry, run, seen, len(self._reply.answers))
 
     def _resumed(self, place: int, entry: CachedInstance, report: wire.AttemptDone, resumed: wire.Resumed) -> None:
         """Eager resume: a result and what the worker's code made of it, in one commit if nothing came in between.
@@ -131,17 +131,17 @@ class ReportBatch:
                 # that its result is recorded would not be true yet.
                 early.append(error)
             elif failed is not None:
-                self._link.away(run.key)
+                self._link.histories.unstick(run.key)
                 self._recorded(place, failed)
             elif error is not None or entry.dead:
-                self._link.away(run.key)
+                self._link.histories.unstick(run.key)
                 reason = error.reason if isinstance(error, Refused) else "not_recorded"
                 self._say(place, wire.Answered(eager_refused=reason))
             else:
                 self._say(place, wire.Answered(stand=stand))
 
         engine.submit(report.key, message, advanced)
-        stand = self._link.stand(entry, run.key, resumed.after + 1, len(self._reply.answers))
+        stand = self._link.histories.sticky_state(entry, run.key, resumed.after + 1, len(self._reply.answers))
 
     def _described(self, commands: list[Command], of: Task | Run | None) -> list[Command]:
         """`of`: whose commands these are; new runs are on the same queue, if nothing else is said."""
