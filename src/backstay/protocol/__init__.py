@@ -1,4 +1,4 @@
-"""The wire and only the wire: what a client or worker may ask of an engine, and what it answers.
+"""The wire and only the wire: the requests of clients and workers to an engine, and its replies.
 
 A request names its reply (`Request[R]`), so one method, `Transport.call`, carries everything with its type.
 """

@@ -24,7 +24,7 @@ WaitFor = Literal["accepted", "completed"]
 UPDATE_WAIT = 10.0
 """Seconds a caller waits for an update unless it says otherwise."""
 SIGNAL_WAIT = 10.0
-"""Seconds that a question or an update waits at most for signals that were accepted before it."""
+"""Seconds that a query or an update waits at most for signals that were accepted before it."""
 
 
 class ToInstance(Request[R], frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class SignalWithStart(Request[SignalWithStartReply], frozen=True, kw_only=True):
 
 
 class UpdateStatus(Struct, frozen=True, kw_only=True):
-    """Where an update stands. `event` is its `UpdateCompleted`."""
+    """The status of an update. `event` is its `UpdateCompleted`."""
 
     workflow_id: str
     run_id: str | None
@@ -134,11 +134,11 @@ class ArchiveWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
 
 
 class RepairWorkflow(ToInstance[Repaired], frozen=True, kw_only=True):
-    """Restore whatever transport is missing from typed history, and try failed tasks again."""
+    """Create the tasks and wakes that history expects and that are missing, and retry failed tasks."""
 
 
 class Inquiry(Struct, frozen=True, kw_only=True):
-    """A question to workflow code about a run as far as `cursor`: a query, or whether an update would be taken."""
+    """A query, or the validation of an update, for workflow code that has seen a run up to `cursor`."""
 
     kind: Literal["query", "validate"]
     namespace: str

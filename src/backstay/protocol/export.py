@@ -1,7 +1,7 @@
-"""A run's history as one file: everything that is known of it, with a checksum that anybody can verify.
+"""The export of a run as one file, with a checksum that anyone can verify.
 
-What is beside the events is derived from them, as the detail of a run shows it, so a bundle cannot contradict itself
-or that. The checksum covers the canonical JSON of the bundle: keys sorted, compact, not escaped.
+Everything besides the events is derived from them, as in the detail of a run, so a bundle cannot contradict either. The
+checksum covers the canonical JSON of the bundle: keys sorted, compact, not escaped.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Exporting(Struct, frozen=True, kw_only=True):
     signing_key: str | None = None
     key_id: str | None = None
     redactor: Redactor | None = None
-    policy: str | None = None  # what the redactor is called
+    policy: str | None = None  # the name of the redactor
 
 
 AS_IT_IS = Exporting()
@@ -175,7 +175,7 @@ def _payload(blob: bytes | None) -> dict[str, Any]:
 
 
 def _passed(content: dict[str, Any], row: RunRow, how: Exporting) -> dict[str, Any]:
-    """How the payloads were redacted, and how to read the others."""
+    """How the payloads were redacted, and how to decode the others."""
     found = payloads(content)
     before = {leaf.path: leaf.holder[leaf.key] for leaf in found}
     about = {"namespace": row.namespace, "workflow_id": row.workflow_id, "run_id": row.run_id}
@@ -239,7 +239,7 @@ def canonical(content: Mapping[str, Any]) -> bytes:
 
 
 def pieces(content: Mapping[str, Any]) -> Iterator[bytes]:
-    """The canonical JSON in parts: one call for all of it would keep every other thread waiting, and need it twice."""
+    """The canonical JSON in parts: one call for all of it would block other threads and need twice the memory."""
     return _pieces(content, _DEPTH)
 
 

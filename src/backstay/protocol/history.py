@@ -1,6 +1,6 @@
 """Events as they cross the wire: literal names, ISO times, base64 payloads; and compressed histories.
 
-What an event keeps compactly in its context comes out here as the snapshots the contract names.
+The compact context of an event is written out as the snapshots that the contract names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     kind = entry.type
     if isinstance(event, MessageReceived | MessageCursorCarried):
         event, kind = _as_signal(event), "SignalReceived"
-    # Every field by name: what storage leaves out because it is the default is said on the wire.
+    # Every field by name: defaults, which storage leaves out, are sent.
     fields = {name: getattr(event, name) for name in event.__struct_fields__}
     payload: dict[str, Any] = {
         name: _spelled_out(value) for name, value in fields.items() if value is not None and value != {}
@@ -55,7 +55,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     for name in time_fields(type(event)) & payload.keys():
         payload[name] = iso(payload[name])
     path = payload.pop("parallel_group_path", None)
-    if path:  # the innermost group is also said flat
+    if path:  # the innermost group is also sent flat
         payload |= path[-1] | {"parallel_group_path": path}
     exception = fields.get("exception")
     if isinstance(exception, Failure):
@@ -97,7 +97,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
 
 
 def explained(entry: Recorded, run_id: str) -> dict[str, Any]:
-    """One history event as operators read it: with the target of its command and the beginning of the payload."""
+    """One history event for operators: with the target of its command and a preview of its payload."""
     wire = to_wire(entry, run_id)
     match entry.event:
         case SignalReceived(signal_name=target, arguments=said) | UpdateAccepted(update_name=target, arguments=said):
@@ -114,7 +114,7 @@ def explained(entry: Recorded, run_id: str) -> dict[str, Any]:
 
 
 def _as_signal(event: MessageReceived | MessageCursorCarried) -> SignalReceived:
-    """The form in which workers get a message, or the cursor of an earlier run: a signal of a fixed name."""
+    """A stream message, or the cursor of an earlier run, as workers get it: a signal of a fixed name."""
     told: dict[str, Any] = {"schema": MESSAGE_CURSOR, "stream_name": event.stream_name}
     if isinstance(event, MessageCursorCarried):
         told["through_position"] = event.through_position

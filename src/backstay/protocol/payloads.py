@@ -1,6 +1,6 @@
 """Payloads as they cross the wire: `{codec, blob}`, the blob in base64 and kept verbatim.
 
-An unknown codec is an error and nothing is guessed. A value without an envelope, as people and simple tools send it, is
+An unknown codec is an error. A value without an envelope, as people and simple tools send it, is
 encoded here; whether a string is a value or a bare blob is the field's own business.
 """
 
@@ -47,7 +47,7 @@ def payload(value: Any, field: str) -> bytes | None:
 
 
 def arguments(value: Any, field: str) -> bytes | None:
-    """Call arguments: an envelope, or a JSON array of the positional ones. Code could not begin with what cannot be read."""
+    """Call arguments: an envelope, or a JSON array of positional ones. Undecodable ones are refused here."""
     if value is None or is_envelope(value):
         found = payload(value, field)
         _check_readable(found, field)
@@ -67,7 +67,7 @@ def bare_blob(value: Any, field: str) -> bytes | None:
 
 
 def blob(text: str, field: str) -> bytes:
-    """A payload of ours, taken byte for byte. What is inside is the reader's business."""
+    """A payload of our codec, taken byte for byte without decoding it."""
     try:
         raw = avro.from_text(text)
     except PayloadError as error:
@@ -88,7 +88,7 @@ def blob(text: str, field: str) -> bytes:
 
 
 def decoded(value: bytes | None) -> Any:
-    """The plain value of a payload, for people. One that cannot be shown in JSON is shown as nothing."""
+    """The plain value of a payload, for people; None if it cannot be shown in JSON."""
     try:
         return None if value is None else _shown(avro.decode(value))
     except PayloadError:
@@ -96,7 +96,7 @@ def decoded(value: bytes | None) -> Any:
 
 
 def preview(value: bytes) -> str:
-    """The beginning of a payload as JSON, for people. A large one is not read for that."""
+    """The beginning of a payload as JSON, for people. A large payload is not decoded."""
     if len(value) > PREVIEWED:
         return f"({len(value)} bytes)"
     text = msgspec.json.encode(decoded(value)).decode()

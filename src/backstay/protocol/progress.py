@@ -1,4 +1,4 @@
-"""What a heartbeat reports, made one flat object: whatever a worker says of its progress, people can read it.
+"""The progress report of a heartbeat as one flat object that people can read.
 
 Text is the message and a number is `current`. Of an object `message` and `unit` are text, `current` and `total` numbers
 that are not negative, `details` an object; everything else, and what is of another type, is a detail under its own name.
@@ -18,11 +18,11 @@ MESSAGE = 280  # characters
 UNIT = NAME = 64
 DETAILS = 20
 DEPTH = 8
-LARGEST = 2**63 - 1  # what a stored number can be
+LARGEST = 2**63 - 1  # of a stored number
 
 
 def progress(given: Any) -> Progress | None:
-    """The report in the one shape there is, or None if there is nothing in it."""
+    """The report as a flat object, or None if it is empty."""
     match given:
         case None:
             return None

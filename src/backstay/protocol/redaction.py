@@ -1,7 +1,7 @@
-"""Passing an export through a policy: what people have put into a run may be replaced before the file leaves the house.
+"""Redaction of exports: a policy may replace the payloads of a run before the file is sent.
 
-A *redactor* is asked about every payload and every text that may quote one (messages, traces, reasons, contexts), one by
-one, with where it stands. What it gives back stands there instead. One that raises ends the export.
+A *redactor* is called with every payload and every text that may quote one (messages, traces, reasons, contexts), one by
+one, with its path. Its return value replaces the text. An exception ends the export.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from backstay.codec import avro
 Redactor: TypeAlias = Callable[[Any, dict[str, Any]], Any]
 
 FRAME = avro.to_text(avro.encode(None)[:9])
-"""What every payload begins with; no other text does by accident."""
+"""The beginning of every payload, which no other text has by accident."""
 
 _PREVIEW = "payload_preview"
 _QUOTING = frozenset({_PREVIEW, "message", "reason", "last_error", "stack_trace", "caller_label"})
@@ -28,7 +28,7 @@ class RedactionFailed(ValueError):
 
 
 class PayloadField(NamedTuple):
-    """A text in a bundle, and where it stands."""
+    """A text in a bundle, and its path."""
 
     path: str
     holder: Any
@@ -41,7 +41,7 @@ def payloads(content: dict[str, Any]) -> list[PayloadField]:
 
 
 def redact(content: dict[str, Any], redactor: Redactor, about: dict[str, Any]) -> list[str]:
-    """Change the content in place. Returns the paths that the policy was asked about."""
+    """Change the content in place. Returns the paths that the policy was called with."""
     asked: list[str] = []
     for leaf in list(_leaves(content, "", False)):
         payload = leaf.is_payload or leaf.key == _PREVIEW  # a preview is a payload in words
@@ -55,7 +55,7 @@ def redact(content: dict[str, Any], redactor: Redactor, about: dict[str, Any]) -
 
 
 def _leaves(value: Any, path: str, quoting: bool) -> Iterator[PayloadField]:
-    """Payloads, and texts that may quote one, in the order they stand."""
+    """Payloads, and texts that may quote one, in order."""
     items: list[tuple[Any, Any, str, bool]]
     if isinstance(value, dict):
         held = cast(dict[str, Any], value)

@@ -1,4 +1,4 @@
-"""A rejected command in words: what happened, and what to do about it. The same for every surface that shows it."""
+"""Messages of rejected commands: what happened, and what to do. HTTP, SDK and `dw` use the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sentence(command: CommandReply) -> str:
 def reason(command: CommandReply) -> str:
     why = command.rejection_reason or "rejected"
     words = _WORDS.get(why)
-    return why.replace("_", " ") if words is None else words(command)  # a newer server may have others
+    return why.replace("_", " ") if words is None else words(command)  # a newer server may have other reasons
 
 
 def declared(name: str, names: Sequence[str]) -> str:

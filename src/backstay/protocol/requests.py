@@ -1,4 +1,4 @@
-"""Requests and replies: the client's verbs, and the bridge verbs of workflow and activity workers."""
+"""Requests and replies of clients, and of workflow and activity workers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Description(Struct, frozen=True, kw_only=True):
     liveness_state: str = "closed"
     next_wake: Micros | None = None
     tasks: list[TaskView] = []
-    missing_tasks: list[Task] = []  # that history expects and that no row stands for
+    missing_tasks: list[Task] = []  # expected by history, but without a row
     commands: list[CommandRecord] = []
     waits: list[WaitView] = []
     signals: list[SignalView] = []
@@ -140,7 +140,7 @@ class Description(Struct, frozen=True, kw_only=True):
     child_call_id: str | None = None
     schedule_id: str | None = None  # that started it
     exception_count: int = 0
-    current_run_source: str = "continue_as_new_lineage"  # or run_order_fallback: its row names another run
+    current_run_source: str = "continue_as_new_lineage"  # or run_order_fallback: the instance's row names another run
     determinism_source: str = "unavailable"  # live_definition | definition_drift | unavailable
 
     @property
@@ -154,7 +154,7 @@ class Description(Struct, frozen=True, kw_only=True):
         return None if self.next_wake is None else moment(self.next_wake)
 
     def __repr__(self) -> str:
-        """Where it stands, in one line; the fields have the rest."""
+        """The state of the workflow in one line."""
         said = [f"workflow {self.workflow_type} {self.workflow_id!r}: {self.status}"]
         if self.run is not None:
             said.append(f"run {self.run.number} since {self.run.started:%F %T} UTC")
@@ -235,7 +235,7 @@ class PollWorkflowTask(Request[WorkflowAssignment | None], frozen=True, kw_only=
 
 
 class ClaimWorkflowTask(WorkerVerb[WorkflowAssignment], frozen=True, kw_only=True):
-    """`compatibility` None: the worker says nothing of itself, and may claim only what asks for nothing."""
+    """`compatibility` None: the worker has no build, and may claim only tasks that are not pinned to one."""
 
     task_id: str
     worker_id: str
@@ -291,7 +291,7 @@ class CompleteTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
     commands: list[Command]
     handled_failures: list[str] = []
     numbered: bool = True
-    met: int | None = None  # code that has ended got no further in the history it was shown
+    met: int | None = None  # how far code that has ended had read the history it was sent
 
 
 class FailTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
@@ -302,9 +302,9 @@ class FailTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
 
 
 class ReportTask(WorkerVerb[Any], frozen=True, kw_only=True):
-    """What one of our own workers says about a task or an attempt, as the message that the kernel decides.
+    """The report of one of our own workers about a task or an attempt, as the message that the kernel decides.
 
-    It may have been said before, and a completion may have nothing to ask for.
+    It may be a repeated one, and a completion may have no commands.
     """
 
     message: Message

@@ -1,6 +1,6 @@
 """The JSON of one run with everything that happened in it, the same for the detail route and for an export.
 
-All of it is folded from typed history. Only `tasks` are rows, and what they are called comes from history as well.
+All of it is folded from history. Only `tasks` are rows, and their names come from history as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from backstay.protocol.history import explained, iso, time_fields
 from backstay.protocol.payloads import envelope
 from backstay.protocol.requests import Description, TaskView
 
-# What is shown was recorded as typed events. Nothing else can be shown, and the contract wants it said.
+# Everything shown was recorded as typed events; the contract wants a field that says so.
 AUTHORITY: dict[str, Any] = {
     "history_authority": "typed_history",
     "history_unsupported_reason": None,
@@ -112,7 +112,7 @@ def declared(history: list[Recorded]) -> dict[str, Any]:
 
 
 def plain(view: Struct) -> dict[str, Any]:
-    """A view as JSON: times in ISO, payloads in envelopes, everything that is not known as null."""
+    """A view as JSON: times in ISO, payloads in envelopes, unknown values as null."""
     times = time_fields(type(view))
     return {name: _plain(getattr(view, name), name in times) for name in view.__struct_fields__}
 
@@ -134,7 +134,7 @@ def _plain(value: Any, is_time: bool) -> Any:
 
 
 def timeline(history: Iterable[Recorded], run_id: str) -> list[dict[str, Any]]:
-    """One point for each event, with what it is about and every fact that it recorded."""
+    """One point for each event, with its subject and every fact that it recorded."""
     return [_point(entry, run_id) for entry in history]
 
 
@@ -163,7 +163,7 @@ def _point(entry: Recorded, run_id: str) -> dict[str, Any]:
 
 
 def _summary(entry: Recorded, about: About) -> str:
-    """The name of the event, spelled, and the name of what it is about. No payload: an export may withhold those."""
+    """The name of the event in words, and that of its subject. No payload: an export may redact those."""
     spelled = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in entry.type).strip()
     named = next((name for field in about.name if (name := getattr(entry.event, field, None))), None)
     return spelled if named is None else f"{spelled}: {named}"
@@ -171,7 +171,7 @@ def _summary(entry: Recorded, about: About) -> str:
 
 def shown_activity(view: ActivityView) -> dict[str, Any]:
     shown = plain(view)
-    if view.parallel_group_path:  # the innermost group is also said flat
+    if view.parallel_group_path:  # the innermost group is also shown flat
         shown |= plain(view.parallel_group_path[-1])
     return shown | AUTHORITY
 

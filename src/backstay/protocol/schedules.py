@@ -1,4 +1,4 @@
-"""Requests to schedules. What they are asked is answered when it is on disk; what they start is on its way then."""
+"""Requests to schedules. Each is answered when it is on disk; workflows that it starts follow."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class UpdateSchedule(ToSchedule[ScheduleReply], frozen=True, kw_only=True):
     changes: dict[str, Any]
 
     def typed(self) -> UpdateSchedule:
-        """With changes of the types that a plan has, if they come from JSON. Names it does not have are left as they are."""
+        """The request with changes from JSON converted to the types of a plan. Unknown names are left as they are."""
         hints = get_type_hints(SchedulePlan)
         changes = {
             name: msgspec.convert(value, hints[name]) if name in hints else value
@@ -110,7 +110,7 @@ class ListSchedules(Request[SchedulePage], frozen=True, kw_only=True):
 
 
 class ScheduleEvent(Struct, frozen=True, kw_only=True):
-    """`sequence` counts through the whole life of a schedule; its record has its place in one history of it."""
+    """`sequence` counts through all histories of a schedule; the record has its place in one of them."""
 
     id: str
     sequence: int
@@ -123,7 +123,7 @@ class ScheduleHistory(Struct, frozen=True, kw_only=True):
 
 
 class GetScheduleHistory(Request[ScheduleHistory], frozen=True, kw_only=True):
-    """Of deleted schedules, too."""
+    """The history of a schedule, also of a deleted one."""
 
     schedule_id: str
     namespace: str = "default"

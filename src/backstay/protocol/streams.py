@@ -1,4 +1,4 @@
-"""Requests to the output streams of a run. What is appended is on disk when it is answered."""
+"""Requests to the output streams of a run. An appended item is on disk when its request is answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_MAX = 60
 
 
 class ToStream(Request[R], frozen=True, kw_only=True):
-    """Without `run_id` the current run is meant."""
+    """A request to a stream of a run; without `run_id`, of the current one."""
 
     workflow_id: str
     stream_name: str
@@ -29,7 +29,7 @@ class ToStream(Request[R], frozen=True, kw_only=True):
 class StreamView(Struct, frozen=True, kw_only=True):
     """A stream as readers see it: it ends with its run, even if it was not closed.
 
-    `pending_items`: those that no reader has gone past. A reader has gone past what is before the offset it reads from.
+    `pending_items`: items that no reader has passed. A reader has passed the items before the offset it reads from.
     """
 
     workflow_id: str

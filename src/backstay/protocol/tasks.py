@@ -1,4 +1,4 @@
-"""Leased tasks as workers get them: every field flat and literal, what does not apply as null."""
+"""The JSON of leased tasks for published workers: flat fields; those that do not apply are null."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def activity_task(assigned: ActivityAssignment) -> dict[str, Any]:
 
 
 def session(task: Task) -> dict[str, Any] | None:
-    """The session an activity belongs to, with everything it asks of it."""
+    """The worker session of an activity, with its options."""
     asked = task.session
     return None if asked is None else {name: getattr(asked, name) for name in asked.__struct_fields__}
 
@@ -102,7 +102,7 @@ def _place(task: Task) -> dict[str, Any]:
 
 
 def history_page(events: list[Recorded], run_id: str, total: int, encoding: Encoding | None = None) -> dict[str, Any]:
-    """A page of history that may be followed by others. Compressed only when asked for, and only when it is worth it."""
+    """A page of history. It is compressed only on request, and only if that makes it smaller."""
     last = events[-1].sequence if events else total
     more = last < total
     wire = [to_wire(entry, run_id) for entry in events]

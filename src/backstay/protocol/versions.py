@@ -1,4 +1,4 @@
-"""The worker protocol as a thing with a version: what it accepts, its verbs, its numbers.
+"""The versions of the worker protocol: which are accepted, its verbs, its numbers.
 
 The minor number grows with every addition, the major one only when an old worker would break. A caller is answered in
 the version it speaks, so a `1.0` worker never sees anything but `1.0`.
@@ -46,7 +46,7 @@ def accepts(version: str) -> bool:
 
 
 def clamp_long_poll(seconds: float | None) -> float:
-    """How long a poll is held. Without a wish it is answered at once; 0 is a probe."""
+    """How long a poll is parked. None and 0 are answered at once."""
     if seconds is None or seconds <= 0:
         return 0
     return min(max(seconds, LONG_POLL["min_timeout_seconds"]), LONG_POLL["max_timeout_seconds"])

@@ -1,8 +1,8 @@
-"""From what a worker says to the kernel's message: the one pure mapping, for every way a worker can be heard.
+"""The mapping from requests and reports of workers to messages of the kernel.
 
 Workers speak in two shapes: the requests of the worker API (`requests.py`; routes of the published protocol and the embedded
-engine make them) and the reports of Backstay's own protocol (`native/worker.py`). Whatever names a task or an attempt and
-says what became of it is turned into a message here and nowhere else.
+engine make them) and the reports of Backstay's own protocol (`native/worker.py`). Every outcome of a task or an attempt is
+mapped here and nowhere else.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def message_of(verb: ask.FailActivityTask) -> FailActivity: ...
 @overload
 def message_of(verb: ask.HeartbeatActivityTask) -> HeartbeatActivity: ...
 def message_of(verb: TaskVerb) -> Message:
-    """The message of a request. Its reply is to name the tasks that it has made. Raises Refused for a malformed attempt id."""
+    """The message of a request. Its reply names the tasks that it creates. Raises Refused for a malformed attempt id."""
     owner = verb.lease_owner
     match verb:
         case ask.CompleteTask():
@@ -142,8 +142,8 @@ def message_of_report(report: TaskReport, owner: str, commands: list[Command]) -
 def message_of_resumed(
     report: wire.AttemptDone, resumed: wire.Resumed, owner: str, commands: list[Command]
 ) -> CompleteWorkflowTask:
-    """The message of what code did with a result ahead of the server: it claims and completes the task that the result is
-    about to cause, and is refused unless history has exactly that result in that place."""
+    """The message of an eager resume: it claims and completes the task that the result is about to cause, and is refused
+    unless history has exactly that result in that place."""
     seen = resumed.after + 1
     return CompleteWorkflowTask(
         task_id=workflow_task_id(report.run_id, seen),

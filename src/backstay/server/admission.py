@@ -1,6 +1,6 @@
-"""How much may be handed out: leases at once and dispatches per minute, for a queue, its namespace and its budget group.
+"""Limits of task queues: leases at once and dispatches per minute, for a queue, its namespace and its budget group.
 
-A full queue throttles and loses nothing. What a queue is allowed is looked up in `task_queue_admission_overrides` under
+A full queue delays tasks and loses none. The limits of a queue are looked up in `task_queue_admission_overrides` under
 `namespace:queue`, `namespace:*`, `queue` and `*`, in this order, and then in the settings for all queues.
 """
 
@@ -22,7 +22,7 @@ Scope = tuple[str, str, str]  # kind, what is counted ("queue", "namespace", "gr
 
 
 class DispatchBudget(Struct, frozen=True, kw_only=True):
-    """One limit: on what, how much of it is used, how much is allowed (0: as much as you like), and who said so."""
+    """One limit: its scope, how much is used, how much is allowed (0: no limit), and the setting it comes from."""
 
     limit: str
     allowed: int
@@ -44,12 +44,12 @@ class DispatchBudget(Struct, frozen=True, kw_only=True):
 
 
 class QueueAdmission:
-    """`engine`: the engine whose queues this limits; it is built with this, so it is asked for when it is needed."""
+    """The limits of every queue. `engine` returns the engine, which is built after this."""
 
     def __init__(self, engine: Callable[[], Engine], settings: Settings) -> None:
         self._engine_of = engine
         self._settings = settings
-        self._dispatched: dict[Scope, tuple[int, int]] = {}  # (minute, how many)
+        self._dispatched: dict[Scope, tuple[int, int]] = {}  # (minute, dispatches in it)
         self._promised: dict[Queue, dict[str, None]] = {}  # tasks whose leases are on their way to disk
         self._held_back: set[Queue] = set()  # until the next minute
         self.limited = _limits_anything(settings)
@@ -59,11 +59,11 @@ class QueueAdmission:
         return self._engine_of()
 
     def admits(self, queue: Queue) -> bool:
-        """Whether a task of this queue may be handed out. An engine that has not yet read what is leased cannot know."""
+        """Whether a task of this queue may be leased. False until the engine has read which tasks are leased."""
         return self._engine.leases.read and self.refusal(queue) is None
 
     def refusal(self, queue: Queue) -> str | None:
-        """Why nothing is leased from this queue now."""
+        """The reason why no task of this queue may be leased now, if there is one."""
         full = next((budget for budget in self.budgets(queue) if budget.full), None)
         if full is None:
             return None
@@ -84,19 +84,19 @@ class QueueAdmission:
                 del self._promised[queue]
 
     def relieved(self, queue: Queue) -> Iterable[Queue]:
-        """A lease has ended. A limit on the namespace was a limit on all of its queues."""
+        """The queues that may lease again after a lease has ended: with a limit of the namespace, all of its queues."""
         kind, namespace, _ = queue
         if not getattr(self._settings, f"{kind}_task_max_active_leases_per_namespace"):
             return (queue,)
         return [place for place in self._engine.matching.lanes.queues() if place[:2] == (kind, namespace)]
 
     def active(self, queue: Queue) -> int:
-        """Leases that are out or on their way. A task that is leased anew while its old lease is on disk has one of them."""
+        """Tasks that are leased, or whose lease is being written. A task whose lease is replaced counts once."""
         leases = self._engine.leases
         return leases.count(queue) + sum(not leases.has(task_id) for task_id in self._promised.get(queue, ()))
 
     def budgets(self, queue: Queue) -> list[DispatchBudget]:
-        """Every limit that this queue is under, in the order in which they are looked at."""
+        """Every limit of this queue, in the order in which they are checked."""
         kind, namespace, name = queue
         settings = self._settings
         override, said = self._override(queue)
@@ -218,7 +218,7 @@ class QueueAdmission:
         return self._engine.world.now() // MINUTE
 
     def _come_back(self, queue: Queue) -> None:
-        """The next minute brings a new budget: whoever waits is served then. All queues together, since some share a budget."""
+        """Serve all delayed queues when the next minute begins; all together, since some share a budget."""
         waiting = bool(self._held_back)
         self._held_back.add(queue)
         if waiting:
@@ -234,7 +234,7 @@ class QueueAdmission:
 
 
 def _first(*choices: tuple[int | None, str]) -> tuple[int, str]:
-    """What is said first counts, also when it says that there is no limit."""
+    """The first limit that is set; 0, which is no limit, counts as set."""
     return next((value, said) for value, said in choices if value is not None)
 
 

@@ -1,7 +1,7 @@
 """Who is calling, and what they may do. Tokens are compared in constant time and never shown.
 
-Roles: a *worker* works, an *operator* reads and commands workflows, an *admin* also changes the house. One shared token has
-every role.
+Roles: a *worker* runs tasks, an *operator* reads and commands workflows, an *admin* also changes namespaces, tokens and
+workers. The token of the setting `token` has every role.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ OF_ROLE: Mapping[str, frozenset[Role]] = {"worker": WORKER, "operator": frozense
 
 
 class Caller(NamedTuple):
-    """Who is calling: its roles, and the only namespace it may speak of, if it is bound to one."""
+    """The roles of a caller, and the only namespace it may use, if its token is bound to one."""
 
     roles: frozenset[Role]
     namespace: str | None = None
 
 
 class Authenticator:
-    """`tokens`: those made at run time, beside the ones of the settings."""
+    """Finds the caller of a request by its token: one of the settings, or of `tokens`, which are created at run time."""
 
     def __init__(self, settings: Settings, tokens: Tokens) -> None:
         self._made = tokens
@@ -45,11 +45,11 @@ class Authenticator:
             (settings.operator_token, OF_ROLE["operator"]),
             (settings.admin_token, OF_ROLE["admin"]),
         ]
-        # Digests of one length: comparing them tells nothing about the tokens, not even how long they are.
+        # Digests have one length, so comparing them does not reveal how long the tokens are.
         self._tokens = [(_digest(token.encode()), roles) for token, roles in granted if token]
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
-        """Who is calling, or a refusal that says nothing of what would have been right."""
+        """The caller of a request; raises a 401 that reveals nothing about valid tokens."""
         if self._open:
             return Caller(EVERY)
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -69,7 +69,7 @@ class Authenticator:
 
 
 def require_namespace(namespace: str, bound: str | None) -> None:
-    """A token that is bound to a namespace opens no other, and does not tell whether there is one."""
+    """Refuse another namespace than the one a token is bound to, without revealing whether it exists."""
     if bound is not None and namespace != bound:
         raise HttpError(403, "forbidden", f"this token opens the namespace {bound!r} only", namespace=namespace)
 

@@ -1,4 +1,4 @@
-"""What a server says of itself: versions, capabilities, limits, and where matching happens."""
+"""Discovery: the versions, capabilities and limits of a server, and where matching happens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ STATUS_ALIASES = {"cancelled": "failed", "terminated": "failed", "pending": "run
 
 
 def server_capabilities(settings: Settings) -> dict[str, Any]:
-    """True of what this server does, nothing more: workers decide by it what they send."""
+    """The capabilities of this server, by which workers decide what they send."""
     return {
         "supported_workflow_task_commands": list(COMMAND_TYPES),
         "poll_status": True,
@@ -87,7 +87,7 @@ def server_capabilities(settings: Settings) -> dict[str, Any]:
             "compression_threshold": COMPRESS_ABOVE,
         },
         "response_compression": [],
-        # Ours, and additive: what workers and clients of the same release use instead of single polls and completions.
+        # An addition of ours: workers and clients of the same release use it instead of single polls and completions.
         "backstay": {
             "version": calls.VERSION,
             "header": calls.HEADER,
@@ -109,7 +109,7 @@ def matching_role(server: Server) -> dict[str, Any]:
         "task_dispatch_mode": "long_poll",
         "wake_signal_ttl_seconds": settings.wake_signal_ttl_seconds,
         "wake_marker": server.sweep_policy.shown(),
-        # Frozen: what work is partitioned by is the same wherever matching happens.
+        # Fixed: work is partitioned in the same way wherever matching happens.
         "partition_primitives": ["namespace", "connection", "queue", "compatibility", "activity_type"],
         "backpressure_model": "lease",
     }

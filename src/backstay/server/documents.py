@@ -1,4 +1,4 @@
-"""The server's own documents: OpenAPI of every route, from the structs that decode requests; AsyncAPI of the stream."""
+"""OpenAPI of every route, made from the structs that decode requests, and AsyncAPI of the streams."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _operation(route: Route, body: Any) -> dict[str, Any]:
 
 
 def _done(plane: str) -> dict[str, Any]:
-    """Between our own processes an answer may be a list, or a plain value."""
+    """The schema of a successful answer; on our own routes it may be a list or a plain value."""
     return {} if plane == "own" else {"type": "object"}
 
 

@@ -1,4 +1,4 @@
-"""How this server's exports are signed and what may leave in them, from its settings."""
+"""How this server signs and redacts exports, from its settings."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class HttpProtocol(asyncio.Protocol):
     **Disconnects.** Reading goes on while a request is answered, if nothing has been pipelined, because that is how a closed
     connection is noticed: `connection_lost` gives up a pending reply, cancels the sending of a streamed one and wakes a
     handler that waits in `HttpRequest.gone`. A handler that is working is not cancelled, since its work may be half done; its
-    reply is dropped. Without this a worker that died while it polled would be handed a task that nobody runs.
+    reply is dropped. Without this a worker that died while it polled would get a task that is never run.
 
     **Heads that were seen before.** Our own clients and workers, and most others, send the same head with every request but
     for the digits of `Content-Length`. A request that arrives whole, in one read, and whose head differs from an earlier one

@@ -1,4 +1,4 @@
-"""What operators watch, counted from what is on disk: a restart changes none of it but who is connected."""
+"""Metrics for operators, counted from what is on disk. A restart resets only which workers are connected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backstay.server.server import Server
 
 PAGE = 500
-NAMED = 10  # of the runs that wait for somebody; the others are only counted
+NAMED = 10  # blocked runs that are named; the others are only counted
 FAILED_ATTEMPTS = ("ActivityRetryScheduled", "ActivityFailed", "ActivityTimedOut")
 OPEN = ("pending", "running", "waiting")
 
@@ -81,7 +81,7 @@ class Observer:
             if len(page) < PAGE:
                 return found
             after = (page[-1].available_at, page[-1].workflow, page[-1].id)
-            await asyncio.sleep(0)  # a file answers at once: between two pages the others get their turn
+            await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run between two pages
 
     async def _runs(self, namespace: str) -> dict[str, Any]:
         census = await self.server.store.count_by_status(namespace)
@@ -96,7 +96,7 @@ class Observer:
         }
 
     async def _blocked(self, namespace: str, failed: list[Task]) -> dict[str, Any]:
-        """Runs whose workflow task is tried again only when somebody deploys or repairs something, the oldest first."""
+        """Blocked runs, the oldest first: they go on only after a deployment or a repair."""
         blocks = [(task, task.block) for task in failed if task.block is not None and task.block.replay_blocked]
         blocks.sort(key=lambda found: found[0].created_at)
         reasons = {run_of(task.id): block.reason or "replay_blocked" for task, block in blocks}
@@ -132,7 +132,7 @@ class Observer:
         }
 
     async def _activities(self, namespace: str, tasks: list[Task]) -> dict[str, Any]:
-        """Of open runs. A task that is not the first of its execution is there because a try has failed."""
+        """Activities of open runs. A task that is not the first of its activity is a retry."""
         own = [task for task in tasks if task.kind == "activity"]
         counted = await self.server.store.event_types(namespace)
         return {
@@ -203,7 +203,7 @@ class Observer:
         }
 
     def _takers(self, task: Task) -> bool:
-        """Whether the task wants no build in particular, or a live worker there has it."""
+        """Whether the task is for any build, or a live worker of its queue has its build."""
         routing = task.routing
         return routing.compatibility is None or any(
             worker.build_id == routing.compatibility and not self.server.workers.stale(worker)
@@ -211,7 +211,7 @@ class Observer:
         )
 
     def _backend(self) -> dict[str, Any]:
-        """What this server runs on, and what that can do."""
+        """The database of this server, and its capabilities."""
         server = self.server
         dialect = "postgresql" if "://" in server.settings.database else "sqlite"
         return {

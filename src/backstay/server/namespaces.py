@@ -1,4 +1,4 @@
-"""Namespaces: walls between tenants or environments. Everything of a workflow lives inside one."""
+"""The registry of namespaces. A workflow with everything that belongs to it is in one namespace."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Pending replies: calls of our own clients and workers that were begun and are answered later.
+"""Pending replies: requests of our own clients and workers that have begun and are answered later.
 
-A reply is pending until a commit, a task or whatever else the call waits for has come. One that waits for something that
-may never come is *parked*: it counts against `max_parked_polls`, and an alarm ends the wait. Polls of the published protocol
-count against the same number.
+A reply is pending until the commit, the task or the event that its request waits for. If that may never happen, the reply is
+*parked*: it counts against `max_parked_polls`, and an alarm ends the wait. Polls of the published protocol count against the
+same number.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class PendingReply:
-    """The reply to a call that has no answer yet. `answer` is done when there is something to reply.
+    """The reply to a request that has no answer yet. `answer` is done when the reply can be sent.
 
-    What is replied, and what it means that nobody waits any more, is the business of its subclasses.
+    Subclasses make the reply, and say what happens when the caller gives up.
     """
 
     __slots__ = ("_alarm", "_server", "answer")
@@ -29,7 +29,7 @@ class PendingReply:
     def __init__(
         self, server: Server, answer: asyncio.Future[Any], parked: float | None, expired: Callable[[], None]
     ) -> None:
-        """`parked`: seconds until `expired` is called, unless it has ended by then; None: it is not parked."""
+        """`parked`: seconds after which `expired` is called, unless `end` was called before; None: it is not parked."""
         self.answer = answer
         self._server = server
         self._alarm: asyncio.TimerHandle | None = None
@@ -38,21 +38,21 @@ class PendingReply:
             self._alarm = asyncio.get_running_loop().call_later(parked, expired)
 
     def end(self) -> None:
-        """It has its answer, or nobody waits for it any more."""
+        """Stop the alarm and the count: the reply has its answer, or its caller has given up."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
             self._server.parked -= 1
 
     def give_up(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Called when the caller has hung up."""
         raise NotImplementedError
 
     def reply(self) -> HttpResponse:
-        """What to reply, once there is something. Ends it."""
+        """Make the reply and end. Called once `answer` is done."""
         raise NotImplementedError
 
 
 def too_many_parked(advice: str, **fields: Any) -> HttpError:
-    """The refusal to park one more call: the server holds as many as it may."""
+    """The error response to a request that would be parked while `max_parked_polls` are."""
     return HttpError(429, "long_poll_capacity_exhausted", advice, **fields, retryable=True, retry_after_seconds=1)

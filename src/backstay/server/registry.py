@@ -19,13 +19,13 @@ class StoredRegistry(Generic[T]):
         self._kind = kind
         self._decode = msgspec.json.Decoder(shape).decode
         self._entries: dict[tuple[str, str], T] = {}
-        self._stored: dict[tuple[str, str], bytes] = {}  # as it was last seen on disk
-        self._loading: list[set[tuple[str, str]]] = []  # what was written during each load that is under way
+        self._stored: dict[tuple[str, str], bytes] = {}  # the bytes last read or written
+        self._loading: list[set[tuple[str, str]]] = []  # for each load under way: the entries written meanwhile
 
     async def load(self) -> None:
-        """Take over what is on disk: at the start, and when another process may have changed it.
+        """Read all entries from disk: at the start, and when another process may have changed them.
 
-        What was only noted stays, unless its entry on disk is another one than before.
+        Noted changes stay, unless their entry on disk has changed.
         """
         written: set[tuple[str, str]] = set()
         self._loading.append(written)
@@ -33,7 +33,7 @@ class StoredRegistry(Generic[T]):
             found = {(entry.namespace, entry.name): entry.body for entry in await self._store.kept(self._kind)}
         finally:
             self._loading = [other for other in self._loading if other is not written]
-        # What was written here while the answer was on its way is newer than the answer.
+        # Entries that were written while the rows were read are newer than the rows.
         for place in self._stored.keys() - found.keys() - written:
             self._entries.pop(place, None)
             del self._stored[place]
@@ -54,14 +54,14 @@ class StoredRegistry(Generic[T]):
                 yield name, entry
 
     async def put(self, namespace: str, name: str, entry: T) -> None:
-        """On disk when this returns, and known only then."""
+        """Write an entry. Readers see it once it is on disk."""
         body = msgspec.json.encode(entry)
         await self._write(RegistryEntry(self._kind, namespace, name, body))
         self._stored[namespace, name] = body
         self._entries[namespace, name] = entry
 
     def note(self, namespace: str, name: str, entry: T) -> None:
-        """Known now, and not worth a write: what changes all the time and may be lost."""
+        """Change an entry in memory only: for values that change often and may be lost."""
         self._entries[namespace, name] = entry
 
     async def remove(self, namespace: str, name: str) -> T | None:

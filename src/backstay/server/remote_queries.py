@@ -1,9 +1,9 @@
-"""Questions to workflow code that runs in workers elsewhere: queries, and whether an update would be taken.
+"""Queries and update validators that workers elsewhere run; both are called questions here.
 
-Asked → leased → answered, or the caller's time is over and nobody needs the answer. In memory only: a question writes
-no history and dies with its caller. It only looks, so it may be asked twice: what a worker was asked whose connection is
-lost is asked again, of that worker or another, and the first answer counts. What a worker said last is remembered for a
-while, so that one whose reply was lost may say it again.
+Asked → leased → answered, or given up by the caller. Questions are in memory only: they write no history and end with
+their caller. They change nothing, so they may be asked twice: if the connection of a worker is lost, its question goes to
+another worker or to the same one again, and the first answer counts. Answers are remembered for a while, so that a worker
+whose reply was lost may repeat its answer.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from backstay.server.workers import RegisteredWorker, WorkerRegistry
 Kind = Literal["query", "validate"]
 BOTH: frozenset[str] = frozenset({"query", "validate"})
 WORDS = {"query": "query", "validate": "update_validation"}
-REMEMBERED = 1000  # terminal outcomes; the oldest is forgotten first
-SPREAD = 3  # workers that are asked the same: one that kills whoever answers it does not go through the whole fleet
+REMEMBERED = 1000  # closed questions; the oldest is forgotten first
+SPREAD = 3  # workers that get the same question: one that kills its workers must not kill the whole fleet
 
 
 class PendingQuery:
-    """One open question. `answer` resolves to what the code said, or to a refusal."""
+    """One open question. `answer` resolves to the answer of the code, or to a refusal."""
 
     __slots__ = ("answer", "asked", "history", "id", "inquiry", "owner", "queue", "until")
 
@@ -41,7 +41,7 @@ class PendingQuery:
         self.history = history
         self.queue = queue
         self.answer = answer
-        self.owner: str | None = None  # who is to answer it now
+        self.owner: str | None = None  # the worker that has it now
         self.asked: list[str] = []  # the owner of each lease
         self.until: Micros = 0
 
@@ -50,7 +50,7 @@ class PendingQuery:
         return len(self.asked)
 
     def is_for(self, worker: RegisteredWorker) -> bool:
-        """Whether this worker may be asked, after those that were and are out of sight."""
+        """Whether this worker may get the question, after the workers that had it and were lost."""
         return not self.asked or worker.worker_id in self.asked or len(set(self.asked)) < SPREAD
 
     @property
@@ -81,7 +81,7 @@ class QueryPoll:
 
 
 class QueryLink(Protocol):
-    """A worker that is told of questions without polling for them."""
+    """A linked worker: it is sent questions without polling for them."""
 
     worker: RegisteredWorker
 
@@ -91,7 +91,7 @@ class QueryLink(Protocol):
 
 
 class RemoteQueries:
-    """What an engine asks of workers elsewhere."""
+    """The open questions of an engine to workers elsewhere, and the polls that wait for them."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class RemoteQueries:
         is_engine: Callable[[], bool],
         links: Callable[[], Iterable[QueryLink]],
     ) -> None:
-        """`is_engine`: whether workers come to this server. Where they do not, nobody can be asked. `links`: those of our own
-        workers that are connected."""
+        """`is_engine`: whether this server is the engine; no other server has workers. `links`: the open links of our own
+        workers."""
         self._world = world
         self._is_engine = is_engine
         self._workers = workers
         self._timeout = timeout_seconds
         self._max = max_pending
-        # By namespace and id: nobody finds another's.
+        # By namespace and id, so that no namespace finds the questions of another.
         self._open: dict[tuple[str, str], PendingQuery] = {}
         self._closed: dict[tuple[str, str], Closed] = {}
         self._askers: list[QueryPoll] = []
@@ -122,7 +122,7 @@ class RemoteQueries:
         return any(not self._workers.stale(worker) for worker in self._workers.on(namespace, queue))
 
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
-        """Beside the engine it is not known who lives: whoever is asked there says so."""
+        """Whether a worker can be asked. A server that is not the engine does not know, and `inquire` refuses there."""
         return not self._is_engine() or any(
             _runs(worker, type, compatibility) for worker in self._live(namespace, queue)
         )
@@ -131,7 +131,7 @@ class RemoteQueries:
         return any(_validates(worker, type, update) for worker in self._workers.everybody())
 
     async def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Any:
-        """What the code says; a caller that gives up takes its question along."""
+        """Ask, and wait for the answer. The question is dropped when its caller gives up."""
         if not self._is_engine():
             raise _elsewhere()
         queue = _queue(history)
@@ -156,7 +156,7 @@ class RemoteQueries:
 
     @property
     def waiting(self) -> list[PendingQuery]:
-        """Those that nobody is asked at the moment."""
+        """The questions that no worker has at the moment."""
         return [question for question in self._open.values() if question.owner is None]
 
     # -- for workers
@@ -178,7 +178,7 @@ class RemoteQueries:
         return asker
 
     def unpark(self, asker: QueryPoll) -> None:
-        """Whoever polled is gone, or served. A question it was just given is for others again."""
+        """End a parked poll, with a question or without."""
         if asker in self._askers:
             self._askers.remove(asker)
         if not asker.future.done():
@@ -189,7 +189,7 @@ class RemoteQueries:
         self._offer(question)
 
     def serve(self, link: QueryLink) -> None:
-        """A worker has come that is told of questions: those that wait for one like it."""
+        """Send a newly linked worker the waiting questions that it can answer."""
         while link.listens and (question := self.poll(link.worker, BOTH)) is not None:
             link.ask(question)
 
@@ -199,23 +199,23 @@ class RemoteQueries:
             self.give_back(question)
 
     def take_back(self, namespace: str, owner: str) -> None:
-        """A worker is out of sight: what it was asked is for whoever is there. Should it answer all the same, that is fine."""
+        """Offer the questions of a lost worker to others. Its own answer still counts if it comes first."""
         for question in list(self._open.values()):
             if question.owner == owner and question.inquiry.namespace == namespace:
                 self.give_back(question)
 
     def leased(self, namespace: str, id: str, owner: str, attempt: int) -> PendingQuery | None:
-        """The open question that this worker was asked, now or before it was out of sight."""
+        """The open question that this worker has, or had before it was lost."""
         question = self._open.get((namespace, id))
         return question if question is not None and owner in question.asked[attempt - 1 : attempt] else None
 
     def stop(self) -> None:
-        """The server stops: workers are sent away, and so is whoever waits for what they would say."""
+        """End all polls and questions because the server stops."""
         self._stopped = True
         self._dismiss(Stopping)
 
     def send_away(self) -> None:
-        """Workers come here no longer: whoever asks, and whoever waits to be asked, is to go where they are."""
+        """End all polls and questions because another server is the engine: callers and workers repeat them there."""
         self._dismiss(_elsewhere)
 
     def held(
@@ -227,7 +227,7 @@ class RemoteQueries:
         attempt: int,
         refuse: Callable[[str, str], Exception],
     ) -> PendingQuery:
-        """The question that this worker answers, or why it may not."""
+        """The question that this worker answers; raises why it may not."""
         question = self._open.get((namespace, id))
         word = WORDS[kind]
         if question is None or question.inquiry.kind != kind:
@@ -243,7 +243,7 @@ class RemoteQueries:
         return question
 
     def remember(self, question: PendingQuery, outcome: str) -> None:
-        """Its worker has closed this question: a repeated call is told the same."""
+        """Remember how a worker has closed a question, so that a repeated request gets the same reply."""
         assert question.owner is not None, "only a leased question is closed by a worker"
         self._closed[question.place] = Closed(question.inquiry.kind, question.owner, question.attempt, outcome)
         while len(self._closed) > REMEMBERED:
@@ -342,5 +342,5 @@ def _fits(worker: RegisteredWorker, kinds: frozenset[str], question: PendingQuer
 
 
 def _queue(history: list[Recorded]) -> str:
-    """Where the run's own tasks go; its first events say so."""
+    """The task queue of the run, from its first events."""
     return next(entry.event.routing.queue for entry in history if isinstance(entry.event, WorkflowStarted))

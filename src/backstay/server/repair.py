@@ -1,7 +1,7 @@
-"""What a repair pass looks at, and how many of whom: runs and tasks that do not move as history expects.
+"""The candidates of a repair pass: runs and tasks that do not move as history expects.
 
-One queue with a thousand candidates does not keep the only one of another waiting: they are taken scope by scope, in
-turn. A scope is a connection, a queue and a build.
+A queue with a thousand candidates does not delay the single one of another queue: they are taken from each scope in turn. A
+scope is a connection, a queue and a build.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from backstay.server.settings import Settings
 
 STRATEGY = "scope_fair_round_robin"
-MOST = 10_000  # suspects that one pass reads
+MOST = 10_000  # candidates that one pass reads
 
 Scope = tuple[str | None, str, str | None]
 
@@ -37,8 +37,8 @@ class Candidate(Struct, frozen=True):
 
 
 class Candidates(Struct, frozen=True):
-    missing: list[Candidate]  # with no row for a task that history expects
-    existing: list[Candidate]  # with a row that nobody takes or that failed
+    missing: list[Candidate]  # history expects a task that has no row
+    existing: list[Candidate]  # the task has a row, but is not taken or has failed
 
 
 def policy(settings: Settings) -> dict[str, Any]:
@@ -62,11 +62,11 @@ async def candidates(server: Server, namespace: str) -> Candidates:
             try:
                 loaded = await store.load(key)
             except HistoryDamaged:
-                continue  # nothing can be restored from it
+                continue  # a damaged history cannot be repaired
             if loaded is not None and loaded.run is not None and loaded.row.namespace == namespace:
                 run = loaded.run
                 missing.append(Candidate(key, (run.connection, run.queue, run.compatibility), run.started_at))
-        await asyncio.sleep(0)  # a file answers at once: between two pages the others get their turn
+        await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run between two pages
     stuck, _ = await server.sweep.stuck()
     existing = [
         Candidate(task.workflow, (routing.connection, routing.queue, routing.compatibility), task.available_at)
@@ -77,7 +77,7 @@ async def candidates(server: Server, namespace: str) -> Candidates:
 
 
 def fair(found: Iterable[Candidate], limit: int) -> list[Candidate]:
-    """As many as the limit: from each scope its oldest, then from each its next, and so on."""
+    """At most `limit` candidates: the oldest of each scope, then the second oldest of each, and so on."""
     scopes: dict[Scope, list[Candidate]] = defaultdict(list)
     for candidate in sorted(found, key=lambda one: (one.since, one.workflow)):
         scopes[candidate.scope].append(candidate)
@@ -92,7 +92,7 @@ def named(scope: Scope) -> str:
 
 
 def pressure(found: Candidates, limit: int, now: Micros) -> dict[str, Any]:
-    """What a pass would select, and what waits where."""
+    """The candidates that a pass would select, and how many there are in each scope."""
     missing, existing = fair(found.missing, limit), fair(found.existing, limit)
     total = len(found.missing) + len(found.existing)
     oldest_task = min((one.since for one in found.existing), default=None)

@@ -1,6 +1,6 @@
-"""Retention: closed runs older than their namespace keeps them are removed, and written to the archive first if there is one.
+"""Retention: closed runs that are older than the retention of their namespace are removed, after they have been archived.
 
-With the last run of an instance goes the instance. One that still owes others something, or is owed, stays until it is not.
+An instance is removed with its last run. One with open sends, from it or to it, stays until they have arrived.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger("backstay.server")
 
 DAY = 86_400 * SECOND
 SCAN = 100
-EVERY = 1_000_000  # as many as there are
+EVERY = 1_000_000  # all of them
 
 
 class Retention:
@@ -57,7 +57,7 @@ class Retention:
         return await self._engine.store.expired(namespace, self.cutoff(namespace), limit)
 
     async def sweep(self, namespace: str, runs: list[RunRow]) -> list[dict[str, Any]]:
-        """What became of each run."""
+        """Remove these runs. Returns the outcome of each."""
         return [{"run_id": row.run_id, "workflow_id": row.workflow_id} | await self._one(row) for row in runs]
 
     async def _one(self, row: RunRow) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Retention:
         except (OSError, ValueError) as error:
             log.error("run %s could not be archived and stays: %s", row.run_id, error)
             return {"outcome": "failed", "reason": "archive_failed", "message": str(error)}
-        gone = await self._remove_streams(row)  # first: once the run is gone, nobody finds them
+        gone = await self._remove_streams(row)  # first: without the run they cannot be found
         if gone is True:
             gone = await self._remove(row)
         if isinstance(gone, Unavailable):
@@ -79,12 +79,12 @@ class Retention:
         return {"outcome": "pruned"} if gone else {"outcome": "skipped", "reason": "undelivered_sends"}
 
     async def _remove_streams(self, row: RunRow) -> bool | Unavailable:
-        """With a run go its output streams."""
+        """Remove the output streams of a run."""
         place = RunFilter(namespace=row.namespace + STREAMS, business_key=row.run_id, limit=EVERY)
         return await self._remove_all(await self._engine.store.runs(place))
 
     async def expire_streams(self, namespace: str) -> None:
-        """Streams that were to be kept for a while after their end, and no longer."""
+        """Remove closed streams whose retention is over."""
         store, now = self._engine.store, self._engine.world.now()
         place = namespace + STREAMS
         for row in await store.runs(RunFilter(namespace=place, statuses=("expiring",), limit=EVERY)):
@@ -96,7 +96,7 @@ class Retention:
                 await self._remove_all(parts)
 
     async def _remove_all(self, parts: list[RunRow]) -> bool | Unavailable:
-        """The oldest first: what is left, if this is interrupted, is still found."""
+        """Remove the oldest first, so that an interrupted pass leaves a rest that the next one finds."""
         for part in sorted(parts, key=lambda part: part.number):
             gone = await self._remove(part)
             if isinstance(gone, Unavailable):
@@ -121,7 +121,7 @@ class Retention:
             return
         store = self._engine.store
         commands = [command for command in await store.commands(row.workflow) if command.may_be_of(row.key)]
-        # Signed like what is exported, and whole: it takes the place of the run.
+        # Signed like an export, but not redacted: the archive replaces the run.
         how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
         history = await store.history(row.key)
         chain = await beside(store, row.namespace, history)
@@ -145,11 +145,11 @@ class Retention:
         while found := await self.expired(name):
             outcomes = [result["outcome"] for result in await self.sweep(name, found)]
             if "pruned" not in outcomes or len(found) < SCAN:
-                return  # what is left stays for the next time
+                return  # the next pass goes on
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole and on disk, or not at all."""
+    """Write the whole file and sync it to disk, or leave none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     try:

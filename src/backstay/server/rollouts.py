@@ -1,6 +1,6 @@
-"""Build ids: which cohort of workers takes new work. A cohort is (namespace, queue, build id); None is unversioned.
+"""Rollouts: which builds of workers get new runs. A cohort is (namespace, queue, build id); None is unversioned.
 
-An intent outlives the workers it is about: a build that drains still drains when its workers come back.
+A rollout outlives its workers: a build that drains still drains when its workers come back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Rollout(Struct, frozen=True, kw_only=True):
 
 
 class Rollouts:
-    """`on_change`: called when what workers may take has changed."""
+    """The rollouts of all queues. `on_change` is called when workers may take other tasks than before."""
 
     def __init__(self, store: Store, on_change: Callable[[], None]) -> None:
         self._kept = StoredRegistry(store, "rollout", Rollout)
@@ -46,7 +46,7 @@ class Rollouts:
         return self.get(namespace, queue, build_id).draining
 
     def promotion(self, namespace: str, queue: str) -> Rollout | None:
-        """What new starts on this queue are pinned to, if a build was promoted."""
+        """The promoted build of this queue, which new runs are pinned to."""
         promoted = [r for r in self.on(namespace, queue) if r.promoted_at is not None and not r.draining]
         return max(promoted, key=lambda r: r.promoted_at or 0) if promoted else None
 

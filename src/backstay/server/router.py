@@ -1,8 +1,8 @@
 """Routes: which function answers which path, on which plane, for which roles.
 
-One function a route: it takes the server and the call, and gives the body of the answer, or `HttpResponse` to say more. Most are
-coroutines. The hot ones are plain functions that give an `HttpResponse` at once or a `PendingReply`: a call is then begun in the
-moment it is read, so that it joins the batch that is open, and costs no task.
+One function a route: it takes the server and the request, and returns the body of the response, or an `HttpResponse`. Most are
+coroutines. The hot ones are plain functions that return an `HttpResponse` or a `PendingReply`: they run as soon as the request
+has been read, so that it joins the batch that is open, and needs no asyncio task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Plane = Literal["open", "discovery", "worker", "control", "own"]
 """`open` needs nothing, `discovery` a credential, the others also their version and a namespace that exists.
 
-`own` is for our own clients and workers: bodies and answers as their structs are, without an envelope.
+`own` is for our own clients and workers: requests and responses are plain structs without an envelope.
 """
 
 
@@ -41,10 +41,10 @@ class Route(NamedTuple):
     handler: Handler
     plane: Plane
     roles: frozenset[Role]
-    operation: str | None = None  # of the control plane's answer contract
-    any_namespace: bool = False  # does not ask whether the caller's namespace exists
+    operation: str | None = None  # in the control plane's response contract
+    any_namespace: bool = False  # the caller's namespace need not exist
     body: type[Struct] | None = None  # the struct that its requests are decoded into
-    answers: str = "application/json"  # in which form it is answered when all is well
+    answers: str = "application/json"  # the content type of a successful response
 
     @property
     def reads_body(self) -> bool:
@@ -56,12 +56,12 @@ class _Node:
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
-        self.parameter: _Node | None = None  # what any other segment leads to
+        self.parameter: _Node | None = None  # for any other segment
         self.routes: dict[str, tuple[Route, list[str]]] = {}
 
 
 class Router:
-    """A tree of path segments; a literal one goes before a parameter."""
+    """Finds the route of a request in a tree of path segments; a literal segment wins over a parameter."""
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self._root = _Node()

@@ -1,4 +1,4 @@
-"""Views that operators keep: a bucket of runs and filters on it, under a name. Some come with the server."""
+"""Saved views of operators: a bucket of runs with filters, under a name. Some come with the server."""
 
 from __future__ import annotations
 

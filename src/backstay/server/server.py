@@ -1,4 +1,4 @@
-"""The server: one engine, its registries, and the gate before them. Opened once, drained once."""
+"""The server: one engine with its registries, authentication and background tasks. It is opened once and drained once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Server:
         self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
         self.draining = False
         self.parked = 0
-        self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # calls that wait, and how to end that
+        self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # waiting requests, and how to end the wait
         self._world = world
         self._reload: Alarm | None = None
         self._forget: Alarm | None = None
@@ -130,14 +130,14 @@ class Server:
             self._forget_later()
             await self.node.open()
             if self.engine.holder:
-                self.sweep_policy.swept()  # an engine that comes up has looked at everything
+                self.sweep_policy.swept()  # recovery has looked at everything
         except BaseException:
             await self._shut()
             raise
         return self
 
     async def _read_registries(self) -> None:
-        """At the start, and when this server takes over: workers have registered with the one before."""
+        """Read the registries: at the start, and when this server takes the engine over from another."""
         await self.namespaces.open(self.now)
         await self._load()
 
@@ -157,7 +157,7 @@ class Server:
             if self.engine.holder and self.engine.down is None:
                 await self.workers.forget()
         except Unavailable:
-            pass  # the next time
+            pass  # tried again next time
         self._forget_later()
 
     async def _shut(self) -> None:
@@ -174,7 +174,7 @@ class Server:
         await self.node.close()
 
     async def _load(self) -> None:
-        """What is kept beside workflows, as it is on disk now."""
+        """Read every registry from disk."""
         for registry in (
             self.namespaces.kept,
             self.workers,
@@ -187,7 +187,7 @@ class Server:
             await registry.load()
 
     def _changed_elsewhere(self) -> None:
-        """Another process has committed: perhaps a token, a worker, a namespace. Looked at once a second at most."""
+        """Read the registries after a commit of another process, at most once a second."""
         if self._reload is None:
             self._reload = self.engine.world.at(self.now + RELOAD, self._load_soon)
 
@@ -196,14 +196,14 @@ class Server:
         self._loading = self.engine.world.spawn(self._load_again(), "backstay-registries")
 
     async def _load_again(self) -> None:
-        """Until it is done: a token that was revoked is not known for ever because the database was away."""
+        """Repeat until the database answers: a revoked token must not stay valid because the database was away."""
         try:
             await self._load()
         except Unavailable:
             self._changed_elsewhere()
 
     def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
-        """As a start over HTTP would have it: the promoted build of its queue, and what that says of its code."""
+        """The routing and definition of a start, as over HTTP: of the promoted build of its queue."""
         namespace, queue = routing.namespace, routing.queue
         build = routing.compatibility or self.rollouts.promoted(namespace, queue)
         return replace(routing, compatibility=build), self.workers.definition(namespace, queue, workflow_type, build)
@@ -213,16 +213,16 @@ class Server:
         return self.engine.world.now()
 
     def _send_away(self) -> None:
-        """This process is the engine no longer: whoever waits for tasks here is to ask the one that is."""
+        """Send all waiting workers to another server, since this one is no longer the engine."""
         for waiter in self.engine.matching.polls.all():
             self.engine.dispatcher.end_poll(waiter)
         self.worker_links.send_away()
         self.questions.send_away()
 
     def drain(self) -> None:
-        """Lease nothing any more; whoever waits is told at once that there is nothing."""
+        """Stop leasing tasks, and answer all waiting requests at once."""
         self.draining = True
-        # Workers are sent away: what they would have said by then, they say to the next server.
+        # Workers are sent away; they report to the next server.
         over = self.now + round(self.settings.drain_seconds * SECOND) + COME_BACK
         self.engine.wait_for_workers(over, over)
         for waiter in self.engine.matching.polls.all():
@@ -235,11 +235,11 @@ class Server:
         self.api.stop_waiting(Stopping)
 
     def release(self, task: Task, *, begun: bool = True, reply: Reply | None = None) -> None:
-        """Take back a lease that its worker cannot use. `begun` False: it has certainly never heard of it."""
+        """Release a lease that its worker cannot use. `begun` False: the worker has certainly never received it."""
         release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=begun)
         self.engine.submit(task.workflow, release, reply)
 
     def take_back(self, task: Task, reply: Reply | None = None) -> None:
-        """A worker that is alive gives a lease back. An activity may have done some of its work; workflow code has only
-        been replayed, and its worker did not die of it."""
+        """Release a lease that a living worker returns. An activity may have done some of its work and counts as begun;
+        workflow code has only been replayed, and its worker did not die of it."""
         self.release(task, begun=task.kind == "activity", reply=reply)

@@ -1,8 +1,8 @@
 """Worker sessions: a series of activities that one worker runs, because it keeps something for them.
 
-created → active → closed | expired (its time is over) | failed (its lease ran out) | orphaned (its worker is gone). What a
-session is now follows from its entry, the clock and the fleet; only creating, taking over, renewing and closing it are
-written. A session never replaces the lease of an attempt: it says who may have the next one.
+created → active → closed | expired (its time is over) | failed (its lease ran out) | orphaned (its worker is gone). The
+state of a session follows from its entry, the clock and the workers; only creating, taking over, renewing and closing it are
+written. A session never replaces the lease of an attempt: it says which worker may have the next one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SessionRecord(Struct, frozen=True, kw_only=True):
 
 
 class SessionRegistry:
-    """`engine`: the engine whose activities these sessions place; it is built with this, so it is asked for when needed."""
+    """Every worker session. `engine` returns the engine, which is built after this registry."""
 
     def __init__(self, store: Store, engine: Callable[[], Engine], workers: WorkerRegistry) -> None:
         self._kept = StoredRegistry(store, "worker_session", SessionRecord)
@@ -65,14 +65,14 @@ class SessionRegistry:
             if session.closed_at is None:
                 self._watch(session)
 
-    # -- what matching asks
+    # -- for matching
 
     def admits(self, namespace: str, session: WorkerSession, worker_id: str) -> bool:
         worker = self._workers.get(namespace, worker_id)
         return worker is not None and self._refusal(worker, session) is None
 
     def took(self, namespace: str, session: WorkerSession, worker_id: str) -> None:
-        """The first admitted activity makes the session; each one renews it."""
+        """Create the session with its first admitted activity, and renew it with each further one."""
         worker = self._workers.get(namespace, worker_id)
         if worker is None:
             return
@@ -83,18 +83,18 @@ class SessionRegistry:
             self.heard(namespace, session.session_id)
 
     def heard(self, namespace: str, session_id: str) -> None:
-        """An activity of the session is alive: so is the session."""
+        """Renew the session, since one of its activities is alive."""
         found = self.get(namespace, session_id)
         if found is None or self.status(found) != "active":
             return
         renewed = self._renewed(found, found.lease_seconds)
         half = found.lease_seconds * SECOND // 2
-        if found.lease_expires_at - self._now() < half:  # worth a write: a restart would take it for expired
+        if found.lease_expires_at - self._now() < half:  # written only now: a restart would take it for expired
             self._write_soon(renewed)
         else:
             self._kept.note(namespace, session_id, renewed)
 
-    # -- what workers ask
+    # -- for workers
 
     async def create(self, worker: RegisteredWorker, session: WorkerSession) -> tuple[str, SessionRecord]:
         refusal = self._refusal(worker, replace(session, create_if_missing=True), creating=True)
@@ -130,12 +130,12 @@ class SessionRegistry:
         return "closed", closed
 
     def check_claim(self, worker: RegisteredWorker, session: WorkerSession) -> None:
-        """Claiming by name obeys the same rule as polling."""
+        """Refuse a claim by task id that a poll would not get either."""
         refusal = self._refusal(worker, session)
         if refusal is not None:
             raise self._shown(refusal, worker.namespace, session.session_id)
 
-    # -- what operators see
+    # -- for operators
 
     def get(self, namespace: str, session_id: str) -> SessionRecord | None:
         return self._kept.get(namespace, session_id)
@@ -191,7 +191,7 @@ class SessionRegistry:
         }
 
     async def settle(self) -> None:
-        """Until everything noted so far is on disk."""
+        """Wait until all changes so far are on disk."""
         while self._writing:
             await asyncio.gather(*self._writing, return_exceptions=True)
 
@@ -224,7 +224,7 @@ class SessionRegistry:
     def _closed_to(
         self, worker: RegisteredWorker, session: WorkerSession, found: SessionRecord | None
     ) -> HttpError | None:
-        """Why this worker may not make the session, or take it over."""
+        """Why this worker may not create the session, or take it over."""
         id = session.session_id
         if found is None:
             if session.create_if_missing:
@@ -259,7 +259,7 @@ class SessionRegistry:
         return found
 
     def _shown(self, problem: HttpError, namespace: str, session_id: str) -> HttpError:
-        """The refusal, with the session as it is."""
+        """The refusal, with the current state of the session."""
         found = self.get(namespace, session_id)
         problem.fields["status"] = None if found is None else self.status(found)
         problem.fields["session"] = None if found is None else self.view(found)
@@ -293,7 +293,7 @@ class SessionRegistry:
         return renewed
 
     def _watch(self, session: SessionRecord) -> None:
-        """When the lease runs out, another worker may be waiting for the session's activities."""
+        """Serve the queue again when the lease runs out: another worker may wait for the session's activities."""
 
         name = (session.namespace, session.options.session_id)
 
@@ -307,14 +307,14 @@ class SessionRegistry:
         self._alarms[name] = self._engine.world.at(session.lease_expires_at, look)
 
     def relieve(self, namespace: str, queue: str) -> None:
-        """A session has lost its worker: whoever polls this queue may take it over."""
+        """Serve a queue whose session has lost its worker: another worker may take the session over."""
         self._engine.dispatcher.serve_polls(("activity", namespace, queue))
 
     async def _write(self, session: SessionRecord) -> None:
         await self._kept.put(session.namespace, session.options.session_id, session)
 
     def _write_soon(self, session: SessionRecord) -> None:
-        """Known at once, because the next match depends on it. Should the write be lost, the next activity makes it again."""
+        """Change the session in memory at once and write it later. The next activity repeats a write that is lost."""
         self._kept.note(session.namespace, session.options.session_id, session)
 
         async def write() -> None:

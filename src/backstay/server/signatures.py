@@ -1,12 +1,12 @@
-"""Signatures: callers that share a key with the server, and prove it anew with each request.
+"""Signed requests: callers share a key with the server and sign each request with it.
 
     X-Signature: v1=HEX   X-Signature-Time: SECONDS   X-Signature-Nonce: ANYTHING
 
-HEX is the HMAC-SHA256 of method, target, namespace, time, nonce and the SHA-256 of the body, a line each (`signed`). It counts
-for five minutes around that time, once.
+HEX is the HMAC-SHA256 of method, target, namespace, time, nonce and the SHA-256 of the body, a line each (`signed`). It is
+valid for five minutes around that time, once.
 
-Senders of webhooks sign the body and nothing else. That opens webhooks, and nothing else: it says neither what is to be done with the
-body nor when, so it can be said again.
+Senders of webhooks sign the body only. Such a signature is valid for webhooks only: it names neither the route nor a time, so
+it could be replayed.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from hashlib import sha256
 from backstay.kernel.values import SECOND, Micros
 from backstay.server.http_errors import HttpError
 
-WINDOW = 300  # seconds around now that a signature may be of
-REMEMBERED = 500_000  # signatures: as many requests as can be told apart within one window
+WINDOW = 300  # seconds that the time of a signature may differ from now
+REMEMBERED = 500_000  # signatures within one window
 WEBHOOKS = "/webhooks/"
 _FORM = "v1="
 
 
 def signed(key: bytes, method: str, target: str, namespace: str, time: str, nonce: str, body: bytes) -> str:
-    """What `X-Signature` says of a request. `target`: path and query as sent; `namespace`: the header, or nothing."""
+    """The signature of a request. `target`: path and query as sent; `namespace`: the header, or an empty text."""
     lines = (method, target, namespace, time, nonce, sha256(body).hexdigest())
     return _FORM + hmac.new(key, "\n".join(lines).encode(), sha256).hexdigest()
 
@@ -34,12 +34,12 @@ class Signatures:
     def __init__(self, key: str, now: Callable[[], Micros]) -> None:
         self._key = key.encode()
         self._now = now
-        self._seen: set[bytes] = set()  # of this stretch of time
-        self._before: set[bytes] = set()  # of the one before
+        self._seen: set[bytes] = set()  # signatures of the current window
+        self._before: set[bytes] = set()  # of the window before
         self._turn = 0.0
 
     def check(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> None:
-        """A refusal, unless the caller has the key, now, and for this request."""
+        """Refuse a request without a valid signature of its own."""
         given = headers.get("x-signature", "")
         if given.startswith(_FORM):
             self._check_request(given, method, target, headers, body)
@@ -66,7 +66,7 @@ class Signatures:
         self._once(given, now)
 
     def _once(self, given: str, now: float) -> None:
-        # A signature counts for at most two windows: from one before its time to one after it.
+        # A signature is valid for at most two windows: one before its time and one after it.
         if now - self._turn > 2 * WINDOW:
             self._before = self._seen if now - self._turn <= 4 * WINDOW else set()
             self._seen, self._turn = set(), now

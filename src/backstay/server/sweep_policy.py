@@ -1,8 +1,8 @@
-"""When the whole database is looked through for work that nobody was told of: by this server itself, or when asked.
+"""When the whole database is swept for lost work: regularly by this server, or on request.
 
 Every sweep leaves a *wake marker* that is visible for `wake_signal_ttl_seconds`. A server whose own wake is switched off
 (`v2_matching_role_queue_wake`) leaves sweeping to a dedicated process, and sweeps itself only when no marker is visible any
-more: a process that is gone makes things later, and strands nothing.
+more: if that process dies, lost work is found later, but it is found.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from backstay.server.settings import Settings
 
 
 class WakeMarker(Struct, frozen=True):
-    """The last sweep: who wanted it, and until when it is to be seen."""
+    """The last sweep: who requested it, and until when the marker is visible."""
 
     owner: str
     signalled_at: Micros
@@ -40,11 +40,11 @@ class SweepPolicy:
         return last if last is not None and self._now() < last.visible_until else None
 
     def rests(self) -> bool:
-        """Whether this server leaves the next sweep to somebody else."""
+        """Whether this server leaves the next sweep to another process."""
         return not self._wakes and self.marker is not None
 
     def swept(self, owner: str | None = None) -> None:
-        """All was looked through, because `owner` wanted it; None: this server."""
+        """Leave a marker after a sweep that `owner` has requested; None: this server."""
         now = self._now()
         self._last = WakeMarker(owner or self._own, now, now + self._ttl)
 

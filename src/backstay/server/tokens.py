@@ -1,6 +1,6 @@
-"""Tokens made at run time: kept as hashes, shown once, changed without a restart.
+"""Tokens that are created at run time: stored as hashes, shown once, changed without a restart.
 
-created → (rotated)* → revoked. The token itself is random and long, so its SHA-256 tells nothing about it.
+created → (rotated)* → revoked. A token is random and long, so it cannot be found from its SHA-256.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AccessToken(Struct, frozen=True, kw_only=True):
     digest: str
     created_at: Micros
     rotated_at: Micros | None = None
-    namespace: str | None = None  # the only one it opens; None: every one
+    namespace: str | None = None  # the only one that it is valid for; None: all
     note: str | None = None
 
 
@@ -39,7 +39,7 @@ def digest(token: str) -> str:
 
 
 def minted(id: str, role: Role, now: Micros, namespace: str | None, note: str | None) -> tuple[AccessToken, str]:
-    """A new token: what is kept of it, and the token itself, which nobody can show again."""
+    """A new token: the entry that is stored, and the token itself, which cannot be shown again."""
     secret = f"hf_{secrets.token_urlsafe(32)}"
     made = AccessToken(id=id, role=role, digest=digest(secret), created_at=now, namespace=namespace, note=note)
     return made, secret
@@ -67,7 +67,7 @@ class Tokens:
         return sorted(self.kept.all(), key=lambda token: token.id)
 
     def find(self, token: str) -> AccessToken | None:
-        """The entry of a token that a caller has shown. Every entry is compared, so that time tells nothing."""
+        """The entry of a caller's token. Every entry is compared, so that the time it takes reveals nothing."""
         wanted = digest(token).encode()
         found: AccessToken | None = None
         for entry in self.kept.all():
@@ -83,7 +83,7 @@ class Tokens:
         return made, secret
 
     async def rotate(self, id: str, now: Micros) -> tuple[AccessToken, str]:
-        """Another secret under the same name; the old one is refused from here on."""
+        """Replace the secret of a token; the old one is refused from now on."""
         before = self._named(id)
         made, secret = minted(id, before.role, now, before.namespace, before.note)
         rotated = replace(made, created_at=before.created_at, rotated_at=now)

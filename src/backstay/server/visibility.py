@@ -44,7 +44,7 @@ class Query(Struct):
 
 
 def where(server: Server, namespace: str, text: str) -> Query:
-    """What the text asks for, or a refusal that says at which character it went wrong."""
+    """The query in this text; raises an error that names the character where it cannot be parsed."""
     found = Query()
     for name, literal in parse(text):
         if name == "Status":
@@ -100,7 +100,7 @@ def _field(found: Query, name: str, literal: Literal) -> None:
         raise _problem("invalid_visibility_query", f"{name} is a text: put it in quotes")
     column = FIELDS[name]
     if found.fields.setdefault(column, literal) != literal:
-        found.statuses = ("",)  # it cannot be both
+        found.statuses = ("",)  # contradiction: no run matches
 
 
 def _status(literal: Literal) -> tuple[str, ...]:

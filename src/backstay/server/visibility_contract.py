@@ -1,4 +1,4 @@
-"""Which fields the operator's list can be filtered by, and everything a client needs to draw its forms and badges.
+"""The filters of the operator's lists, and what a client needs to draw forms and badges for them.
 
 Fields are compared exactly. The contract has a version; views that were saved under an older one still mean the same.
 """
@@ -77,13 +77,13 @@ FIELDS = {
 
 
 class Filters(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a run must equal."""
+    """Fields and the values that a run must have in them."""
 
     fields: dict[str, str | bool] = {}
     labels: dict[str, str] = {}
 
     def over(self, other: Filters) -> Filters:
-        """Both; where they speak of the same field this one counts."""
+        """Both filters together; for a field of both, this one counts."""
         return Filters(fields=other.fields | self.fields, labels=other.labels | self.labels)
 
 
@@ -133,7 +133,7 @@ def _shown(field: Field, order: int) -> dict[str, Any]:
 
 
 def checked(given: dict[str, Any]) -> dict[str, str | bool]:
-    """Filters as somebody wrote them, or a refusal that names the field."""
+    """The filters of a request; raises an error that names the field at fault."""
     found: dict[str, str | bool] = {}
     for name, value in given.items():
         field = FIELDS.get(name)

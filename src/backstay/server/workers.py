@@ -1,8 +1,8 @@
-"""Workers: who is there, what they can run, and when they were last heard of.
+"""The registry of workers: what they can run, and when they were last heard of.
 
 Registered → active ⇄ stale → gone. The registration is durable, because a worker does not register again when a server
-restarts; when it was heard of is not, and a restarted server gives everybody a new chance. One that was killed never says
-goodbye: it is forgotten after a while, and of many stale ones only the last are remembered.
+restarts; the time of its last request is not, and after a restart every worker counts as active at first. A worker that was
+killed does not deregister: it is forgotten after a while, and of many stale ones only the last are kept.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST = 10_000  # registrations of a namespace: more are refused until some are f
 
 
 class CommandContract(Struct, frozen=True, kw_only=True):
-    """What a workflow type can be asked, as its worker declares it."""
+    """The signals, updates and queries of a workflow type, as its worker declares them."""
 
     queries: list[str] | None = None
     query_contracts: list[dict[str, Any]] | None = None
@@ -49,7 +49,7 @@ class RegisteredWorker(Struct, frozen=True, kw_only=True):
     supported_activity_types: list[str] = []
     workflow_definition_fingerprints: dict[str, str] = {}
     workflow_command_contracts: dict[str, CommandContract] = {}
-    definitions: dict[str, RecordedDefinition] = {}  # what our own workers say of their code, in full
+    definitions: dict[str, RecordedDefinition] = {}  # of our own workers
     capabilities: list[str] = []
     capability_manifest: dict[str, Any] = {}
     max_concurrent_workflow_tasks: int = 100
@@ -101,7 +101,7 @@ class WorkerRegistry:
         self.heard(worker)
 
     async def forget(self) -> None:
-        """Remove whom nobody has heard of for too long, and all but the last of many that are stale."""
+        """Remove workers that have been silent for too long, and all but the last `STALE_KEPT` stale ones."""
         stale: dict[str, list[RegisteredWorker]] = {}
         for worker in sorted(self.everybody(), key=self.last_heard, reverse=True):
             if self.stale(worker):
@@ -109,7 +109,7 @@ class WorkerRegistry:
         for many in stale.values():
             for place, worker in enumerate(many):
                 long_ago = self._now() - self.last_heard(worker) > self._forgotten_after
-                if (long_ago or place >= STALE_KEPT) and self.stale(worker):  # it may have come back just now
+                if (long_ago or place >= STALE_KEPT) and self.stale(worker):  # it may have come back meanwhile
                     await self.remove(worker.namespace, worker.worker_id)
 
     async def remove(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
@@ -117,7 +117,7 @@ class WorkerRegistry:
         return await self._kept.remove(namespace, worker_id)
 
     def update(self, worker: RegisteredWorker) -> None:
-        """News from a heartbeat: shown, and gone with this process."""
+        """Take over the details of a heartbeat. They are shown, but not stored."""
         self._kept.note(worker.namespace, worker.worker_id, worker)
         self.heard(worker)
 
@@ -143,7 +143,7 @@ class WorkerRegistry:
         return self._now() - self.last_heard(worker) > self.stale_after_seconds * SECOND
 
     def registered(self, namespace: str, worker_id: str) -> RegisteredWorker:
-        """A worker that must be known."""
+        """A registered worker; raises a 404 if there is none of this id."""
         worker = self.get(namespace, worker_id)
         if worker is None:
             raise HttpError(
@@ -155,7 +155,7 @@ class WorkerRegistry:
         return worker
 
     def polling(self, namespace: str, worker_id: str, queue: str, build_id: str | None) -> RegisteredWorker:
-        """The worker that polls, or why it may not. Polling is a sign of life."""
+        """The worker that polls; raises why it may not. The poll counts as heard of."""
         worker = self.registered(namespace, worker_id)
         if worker.task_queue != queue:
             raise HttpError(
@@ -181,7 +181,7 @@ class WorkerRegistry:
     def definition(
         self, namespace: str, queue: str, workflow_type: str, build_id: str | None
     ) -> RecordedDefinition | None:
-        """What the newest live worker of a type says of its code: the snapshot a new run is judged by."""
+        """The definition of a workflow type by its newest live worker. A new run records it."""
         able = [
             worker
             for worker in self.on(namespace, queue)

@@ -1,1 +1,1 @@
-"""Backstay's own wire protocol: what its clients and workers and its server of the same release say to each other."""
+"""The native protocol: the messages between clients, workers and server of the same release of Backstay."""

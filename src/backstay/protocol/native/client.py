@@ -1,8 +1,8 @@
-"""The client's verbs between our own client and our own server: each request under its name, as it is.
+"""The messages between our own clients and server: each request under its name, as it is.
 
     POST /api/call/start-workflow   {"workflow_type": "order", ...}   ->   {"workflow_id": ..., "run_id": ...}
 
-Calls that are made at the same moment go together, and their answers come back one by one, as there are any:
+Calls that are made at the same moment go in one request; each is answered as soon as it is done:
 
     POST /api/calls   {"calls": [["start-workflow", {...}], ["signal-workflow", {...}]]}   ->   [[1, {...}]] [[0, {...}]]
 
@@ -33,21 +33,21 @@ from backstay.protocol import schedules, streams
 from backstay.protocol.native.events import WireEvent, pack, packed, unpack, unpacked
 
 VERSION = 1
-"""Of the routes between our own processes. A server says which one it speaks, and refuses others."""
+"""The version of the native protocol. A server refuses others."""
 
 HEADER = "X-Backstay-Protocol"
 AGAIN_HEADER = "X-Backstay-Again"
 PATH = "/api/call/"
 MANY = "/api/calls"
 TOGETHER = 1000
-"""Calls in one request."""
+"""Calls in one request at most."""
 
 PATIENCE = 20.0
-"""Seconds that a server keeps a call waiting for something to happen, before its caller has to ask again."""
+"""Seconds that a server lets a call wait before the client has to repeat it."""
 
 
 class Refusal(Struct, frozen=True):
-    """What the engine has refused."""
+    """A refusal of the engine."""
 
     reason: str
     message: str
@@ -66,7 +66,7 @@ class Calls(Struct, frozen=True):
 
 
 class BatchedReply(Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """The answer to the call in this place. `status`: as if it had been made alone."""
+    """The answer to the call at this place. `status`: as of a call that came alone."""
 
     place: int
     body: Raw

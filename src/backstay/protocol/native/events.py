@@ -1,4 +1,4 @@
-"""Recorded events between our own processes: the stored bytes as they are, so nothing is encoded twice."""
+"""Events on the wire between our own processes: the stored bytes as they are, so that nothing is encoded twice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WireEvent(Struct, frozen=True, array_like=True, gc=False):
 
 
 class UnknownEvent(Exception):
-    """The other side records what this version has no word for."""
+    """The other side has sent an event of a type that this version does not know."""
 
     def __init__(self, type: str) -> None:
         super().__init__(f"the server recorded an event of type {type!r}, which this version of Backstay does not know")

@@ -1,8 +1,8 @@
-"""What our own workers and our own server tell each other: many tasks and many reports in one request.
+"""The messages between our own workers and server: many tasks and many reports in one request.
 
-A worker opens a *station*, then keeps one exchange parked for what comes, and sends what it has done in others; any reply
-may carry tasks. A lost reply ends the station: the worker opens another and says what it holds, and the server gives
-everything else that was leased to it to whoever is there. Reports that may have arrived are sent again, marked so.
+A worker opens a link (on the wire a *station*), keeps one exchange parked for new tasks, and sends reports in others; any
+reply may carry tasks. A lost reply ends the link: the worker opens another and lists the tasks it holds, and the server
+offers its other leases to other workers. Reports that may have arrived are sent again, marked as such.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ EXCHANGE = "/api/worker/exchange"
 HISTORY = "/api/worker/task-history"
 CLOSE = "/api/worker/station/close"
 PARKED = 25.0
-"""Seconds that an exchange waits for something to come."""
+"""Seconds that an exchange is parked."""
 CLAIM = 30.0
-"""Seconds after which a worker says again what it holds, while it holds anything."""
+"""Seconds after which a worker lists the tasks it holds again, while it holds any."""
 
 if TYPE_CHECKING:
     AnyCommand = Command
 else:
-    AnyCommand = Union[tuple(Machine().commands)]  # noqa: UP007 - of as many as there are
+    AnyCommand = Union[tuple(Machine().commands)]  # noqa: UP007 - made from a list
 
-# -- opening a station
+# -- opening a link
 
 
 class HeldTask(Struct, frozen=True, array_like=True, gc=False):
-    """A lease that the worker has and works on: its code or attempt runs, or what became of it is being reported."""
+    """A lease that the worker works on: its code or attempt runs, or its outcome is being reported."""
 
     task_id: str
     attempt: int
 
 
 class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`quiet`: events that live code of this worker has no use for; it is told how many there were."""
+    """`quiet`: types of events that live code of this worker does not need; it gets only their number."""
 
     worker_id: str
     queues: list[str]
@@ -67,9 +67,9 @@ class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Opened(Struct, frozen=True, kw_only=True):
-    """`lost`: tasks that the worker holds and that are not its own any more. `commands`: the types this server takes.
+    """`lost`: tasks that the worker holds without a lease. `commands`: the types that this server accepts.
 
-    `limits`, `max_body_bytes`: what a run may hold, and one request. Whatever is more the worker does not even send.
+    `limits`, `max_body_bytes`: the limits of a run and of a request, which the worker checks before it sends.
     """
 
     station: str
@@ -84,11 +84,11 @@ class Closing(Struct, frozen=True, kw_only=True):
     station: str
 
 
-# -- what a worker has done
+# -- reports
 
 
 class Resumed(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What live code did with a result, ahead of the server: it had seen history up to `after`, with this checksum."""
+    """An eager resume: the commands of live code that had seen history up to `after`, with this checksum, and the result."""
 
     after: int
     checksum: int
@@ -104,7 +104,7 @@ class TaskDone(Struct, frozen=True, array_like=True, tag="task", omit_defaults=T
     commands: list[AnyCommand]
     handled: list[str] = []
     met: int | None = None
-    breach: Breach | None = None  # instead of commands: one of them passes this limit
+    breach: Breach | None = None  # instead of commands: one of them exceeds this limit
 
 
 class TaskFailed(Struct, frozen=True, array_like=True, tag="task_failed"):
@@ -121,7 +121,7 @@ class AttemptDone(Struct, frozen=True, array_like=True, tag="activity", omit_def
     attempt: int
     result: bytes | None
     resumed: Resumed | None = None
-    breach: Breach | None = None  # instead of a result: it passes this limit
+    breach: Breach | None = None  # instead of a result: it exceeds this limit
 
 
 class AttemptFailed(Struct, frozen=True, array_like=True, tag="activity_failed"):
@@ -142,7 +142,7 @@ class Heartbeat(Struct, frozen=True, array_like=True, tag="beat"):
 
 
 class GivenBack(Struct, frozen=True, array_like=True, tag="given_back"):
-    """A lease that the worker has no use for: nothing is being done under it."""
+    """A lease that the worker returns unused."""
 
     task_id: str
     attempt: int
@@ -162,8 +162,8 @@ Report = TaskDone | TaskFailed | AttemptDone | AttemptFailed | Heartbeat | Given
 
 
 class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`again`: what is reported here may have been reported before. `holding`: the leases that the worker works on; those
-    are renewed, and no others. It is said now and then, long before a lease runs out. `draining`: it takes nothing more."""
+    """`again`: the reports may be repeated ones. `holding`: the leases that the worker works on, sent long before they run
+    out; only those are renewed. `draining`: the worker takes no new tasks."""
 
     worker_id: str
     station: str
@@ -174,11 +174,11 @@ class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     holding: list[HeldTask] = []
 
 
-# -- what the server answers
+# -- replies
 
 
 class StickyState(Struct, frozen=True, array_like=True, gc=False):
-    """Where a run stands after a report: its length, its checksum, and what its live code has not been shown yet."""
+    """A run after a report: its length, its checksum, and the events that its live code has not seen."""
 
     length: int
     checksum: int
@@ -187,9 +187,9 @@ class StickyState(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Answered(Struct, frozen=True, array_like=True, omit_defaults=True):
-    """`refused`: nothing was recorded. `eager_refused`: the result was, what the code made of it was not.
+    """`refused`: nothing was recorded. `eager_refused`: the result was recorded, the commands after it were not.
 
-    `goes_on`: of an attempt that beats. If it does not: `cancel_requested`, or it is not the current one any more.
+    `goes_on` answers a heartbeat. False: the attempt is to stop, because of `cancel_requested` or because it is over.
     """
 
     refused: Refusal | None = None
@@ -200,7 +200,7 @@ class Answered(Struct, frozen=True, array_like=True, omit_defaults=True):
 
 
 class TaskLease(Struct, frozen=True, array_like=True, tag="task"):
-    """A workflow task. `after` 0: history from its beginning. Otherwise what comes behind that, for code that stands there."""
+    """A workflow task. `after` 0: with history from its beginning. Otherwise with the events after it, for a sticky run."""
 
     task_id: str
     attempt: int
@@ -241,8 +241,8 @@ Delivery = TaskLease | ActivityLease | QueryTask
 
 
 class Exchanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`closed`: runs that are over, whose activities may stop. `withdrawn`: tasks of attempts that nobody waits for any more.
-    `leaving`: the server is about to stop."""
+    """`closed`: runs that have closed, whose activities may stop. `withdrawn`: tasks of attempts whose result is no longer
+    needed. `leaving`: the server is about to stop."""
 
     answers: list[Answered] = []
     deliveries: list[Delivery] = []
@@ -252,7 +252,7 @@ class Exchanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class HistoryWanted(Struct, frozen=True, kw_only=True):
-    """`task_id`: of a workflow task, or of a question."""
+    """`task_id`: of a workflow task or a query task."""
 
     worker_id: str
     task_id: str

@@ -1,4 +1,4 @@
-"""What commands on the wire have in common: steps and their groups, retry policies, failures, memos."""
+"""Common parts of commands on the wire: steps and their groups, retry policies, failures, memos."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class WireRetry(Struct, frozen=True, kw_only=True):
         schedule_to_close: float | None,
         heartbeat: float | None,
     ) -> RetryPolicy:
-        """Together with the timeouts, which stand beside it on the wire."""
+        """The retry policy with the timeouts, which are separate fields on the wire."""
         return RetryPolicy(
             max_attempts=self.max_attempts,
             backoff_seconds=self.backoff_seconds,

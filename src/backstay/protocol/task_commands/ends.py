@@ -51,7 +51,7 @@ class WireContinue(Wire, frozen=True, kw_only=True, tag="continue_as_new"):
 
 
 class WireCancel(Wire, frozen=True, kw_only=True, tag="cancel_workflow"):
-    """The code has dealt with a request to cancel, and ends."""
+    """The run ends as cancelled, after its code has handled the request to cancel."""
 
     def command(self, at: str) -> Command:
         return CancelWorkflow()

@@ -1,4 +1,4 @@
-"""Many calls in one request: each is begun as if it came alone, and answered in the stream of the reply when it is done."""
+"""Several calls in one request: each begins as if it came alone, and is answered in the streamed reply when it is done."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ LINES = "application/x-ndjson"
 
 
 class CallBatch:
-    """The calls of one request, and the answers that have not left yet."""
+    """The calls of one request, and the answers that have not been sent yet."""
 
     def __init__(self, server: Server, request: HttpRequest) -> None:
         self._server = server
         self._request = request
         self._open: dict[asyncio.Future[Any], PendingCall] = {}
-        self._said: list[calls.BatchedReply] = []
-        self._news = asyncio.Event()
+        self._unsent: list[calls.BatchedReply] = []
+        self._has_unsent = asyncio.Event()
 
-    def take(self, asked: list[calls.BatchedCall]) -> None:
-        for place, one in enumerate(asked):
+    def begin(self, batched: list[calls.BatchedCall]) -> None:
+        for place, one in enumerate(batched):
             try:
                 self._begin(place, one)
             except Exception as error:
@@ -42,49 +42,49 @@ class CallBatch:
         verb = calls.VERBS.get(one.verb)
         if verb is None:
             raise HttpError(404, "unknown_verb", f"this server knows no call {one.verb!r}")
-        begun = begin(self._server, self._request, verb, one.request)
-        self._open[begun.answer] = begun
-        begun.answer.add_done_callback(partial(self._done, place, one.verb))
+        pending = begin(self._server, self._request, verb, one.request)
+        self._open[pending.answer] = pending
+        pending.answer.add_done_callback(partial(self._done, place, one.verb))
 
     def _done(self, place: int, name: str, answer: asyncio.Future[Any]) -> None:
-        begun = self._open.pop(answer)
-        begun.end()
+        pending = self._open.pop(answer)
+        pending.end()
         try:
-            body = begun.body()
+            body = pending.body()
         except Exception as error:
             self._refuse(place, name, error)
         else:
-            self._say(calls.BatchedReply(place, Raw(body)))
+            self._add(calls.BatchedReply(place, Raw(body)))
 
     def _refuse(self, place: int, name: str, error: Exception) -> None:
         if isinstance(error, Refused):
-            self._say(calls.BatchedReply(place, Raw(refusal_body(error)), 409))
+            self._add(calls.BatchedReply(place, Raw(refusal_body(error)), 409))
         else:
-            problem = to_http_error(error, f"call {name}")
-            self._say(calls.BatchedReply(place, Raw(calls.encode(problem.body())), problem.status))
+            http_error = to_http_error(error, f"call {name}")
+            self._add(calls.BatchedReply(place, Raw(calls.encode(http_error.body())), http_error.status))
 
-    def _say(self, said: calls.BatchedReply) -> None:
-        self._said.append(said)
-        self._news.set()
+    def _add(self, reply: calls.BatchedReply) -> None:
+        self._unsent.append(reply)
+        self._has_unsent.set()
 
     async def answers(self) -> AsyncGenerator[bytes]:
-        """What there is to say, whenever there is something, until everything is said."""
+        """Send answers as soon as there are any, until every call is answered."""
         try:
-            while self._open or self._said:
-                if not self._said:
-                    self._news.clear()
-                    await self._news.wait()
-                said, self._said = self._said, []
-                yield calls.encode(said) + b"\n"
+            while self._open or self._unsent:
+                if not self._unsent:
+                    self._has_unsent.clear()
+                    await self._has_unsent.wait()
+                replies, self._unsent = self._unsent, []
+                yield calls.encode(replies) + b"\n"
         finally:
-            for begun in list(self._open.values()):
-                begun.give_up()
+            for pending in list(self._open.values()):
+                pending.give_up()
 
 
 async def many(server: Server, request: HttpRequest) -> HttpResponse:
     """Several calls of a client of the same release; each is answered in a line of its own, or together with others."""
     batch = CallBatch(server, request)
-    batch.take(request.decode(calls.Calls).calls)
+    batch.begin(request.decode(calls.Calls).calls)
     return HttpResponse({}, content_type=LINES, parts=batch.answers())
 
 

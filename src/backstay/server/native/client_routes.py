@@ -1,4 +1,4 @@
-"""The verbs of our own clients, each under its name. What the engine answers or refuses goes back as it is."""
+"""The routes of our own clients, one a verb. Replies and refusals of the engine are sent unchanged."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _LIST_MAX = 1000
 
 
 class PendingCall(PendingReply):
-    """The reply to a client's call. One that waits for something to happen is given up after a while, and sent away by a
-    server that stops."""
+    """The reply to a client's call. A call that waits ends after a while with "not yet", and with an error when the server
+    stops."""
 
     __slots__ = ("_given_up", "_not_yet", "_sent_away", "_verb", "_waits")
 
     def __init__(
         self, server: Server, verb: calls.Verb, answer: asyncio.Future[Any], waits: bool, not_yet: Any, seconds: float
     ) -> None:
-        """`waits`: for a worker, or for something to happen. `not_yet`: the reply if that has not happened after so many
-        seconds; None: the engine itself ends the wait."""
+        """`waits`: whether the call may wait for a worker or an event. `not_yet`: the reply after `seconds` of waiting;
+        None: the engine itself ends the wait."""
         super().__init__(server, answer, None if not_yet is None else seconds, self.give_up)
         self._verb = verb
         self._not_yet = not_yet
@@ -48,7 +48,7 @@ class PendingCall(PendingReply):
             self.answer.cancel()
 
     def _send_away(self) -> None:
-        """It is asked again elsewhere. What was accepted goes by the request's id, so it is done once."""
+        """End the wait; the client repeats the call at another server. Its request id makes sure that it is done once."""
         if not self.answer.done():
             self._sent_away = True
             self.answer.cancel()
@@ -59,7 +59,7 @@ class PendingCall(PendingReply):
         super().end()
 
     def reply(self) -> HttpResponse:
-        """The answer, as that of a route."""
+        """The reply to a call that came alone."""
         self.end()
         try:
             return HttpResponse({}, raw=self.body())
@@ -67,14 +67,14 @@ class PendingCall(PendingReply):
             return _refused(refusal)
 
     def body(self) -> bytes:
-        """The answer as it goes over the wire, or the error that it is."""
+        """The encoded answer; raises the error if the call has failed."""
         if self._sent_away:
             raise Stopping
         return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
 
 
 def begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
-    """Begin to answer a call."""
+    """Submit a call to the engine."""
     engine_request: Any = _placed(server, request, decoded(verb.asked, body or b"{}"))
     seconds = calls.PATIENCE
     not_yet: ask.Result | None = None
@@ -87,7 +87,7 @@ def begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | 
             not_yet = ask.Result(workflow_id=workflow_id, run_id="", status=None)
             engine_request = replace(engine_request, wait_seconds=None)
         case tell.GetUpdate() | tell.UpdateWorkflow() | streams.ReadStream():
-            # What has been accepted is told by the engine, which knows how far it got: no cut from here.
+            # The engine ends these waits itself, since it knows how far the update or the stream has got.
             engine_request = replace(engine_request, wait_seconds=_cut(engine_request.wait_seconds))
         case _:
             waits = isinstance(engine_request, tell.QueryWorkflow)
@@ -121,7 +121,7 @@ def _route(verb: calls.Verb) -> Route:
 
 
 def _placed(server: Server, request: HttpRequest, engine_request: Any) -> Any:
-    """The request as the caller may make it: in the namespace it was admitted to, and of no other kind of caller."""
+    """The request in the namespace that the caller was admitted to, marked as one of a Python client."""
     again = "x-backstay-again" in request.headers
     if issubclass(type(engine_request), tell.ToInstance):
         return replace(
@@ -163,7 +163,7 @@ def _typed(request: schedules.UpdateSchedule) -> schedules.UpdateSchedule:
 
 
 def _fresh(request: Any, again: bool) -> bool:
-    """Only an id that the caller's transport made for this very try is known to be new."""
+    """Whether the request id is known to be new: the client has made it for this call and has not sent it before."""
     return request.fresh and not again
 
 

@@ -1,15 +1,15 @@
-"""Deliveries to a worker: leased tasks and queries that wait for the next reply to it, and news that go along."""
+"""Deliveries to a worker: leased tasks and queries that wait for the next reply, with closed runs and withdrawn tasks."""
 
 from __future__ import annotations
 
 from backstay.kernel.features.activity import ActivityAssignment
 from backstay.protocol.native import worker as wire
 
-LEASE_BYTES = 1024  # of a delivery, besides its history or arguments
+LEASE_BYTES = 1024  # estimate of a delivery without its history or arguments
 
 
 class Deliveries:
-    """What the next replies to one worker take along, at most `most` bytes of history and arguments in each."""
+    """The deliveries of one worker, at most `most` bytes of history and arguments in each reply."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -34,7 +34,7 @@ class Deliveries:
 
     @property
     def unsent(self) -> list[str]:
-        """The ids of the tasks that no reply has taken along yet, in the order in which they came."""
+        """The ids of the tasks that no reply has carried yet, in order."""
         tasks = [delivery for delivery in self._waiting if not isinstance(delivery, wire.QueryTask)]
         return [one.task_id if isinstance(one, wire.TaskLease) else one.assignment.task.id for one in tasks]
 
@@ -44,7 +44,7 @@ class Deliveries:
         return waiting
 
     def reply(self, answers: list[wire.Answered], leaving: bool) -> wire.Exchanged:
-        """The next reply. It takes along what fits; the rest waits for the one after it."""
+        """The next reply, with as many deliveries as fit. The others wait for the reply after it."""
         closed, self._closed = self._closed, []
         withdrawn, self._withdrawn = self._withdrawn, []
         return wire.Exchanged(
@@ -75,6 +75,6 @@ def _size(delivery: wire.Delivery) -> int:
 
 
 def size_of_arguments(assignment: ActivityAssignment) -> int:
-    """Bytes of an activity's arguments as they are sent, which is in base64."""
+    """Bytes of an activity's arguments in base64, as they are sent."""
     arguments = assignment.arguments
     return 0 if arguments is None else len(arguments) * 4 // 3

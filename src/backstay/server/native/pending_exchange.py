@@ -28,7 +28,7 @@ class PendingExchange(PendingReply):
         self._link.expire(self)
 
     def give_up(self) -> None:
-        """The worker hung up: undelivered tasks are kept for its next request. Its reports are still applied."""
+        """Called when the worker has hung up. Undelivered tasks wait for its next request; its reports still count."""
         if self._alarm is not None:
             self.answer.cancel()
 

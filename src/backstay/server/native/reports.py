@@ -1,7 +1,7 @@
-"""Reports of our own workers: each is decided, and answered when it is on disk.
+"""Reports of our own workers: each is decided by the engine and answered when it is on disk.
 
-A report goes the short way, straight to the cached instance. One that may have been sent before, or whose instance is not in
-memory, goes the long way through the worker API, which looks in history for it. Both submit the same message.
+A report goes straight to its cached instance. One that may have been sent before, or whose instance is not in memory, goes
+through the worker API, which looks it up in history. Both ways submit the same message.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ class ReportBatch:
             try:
                 self._take(place, report)
             except Refused as refusal:
-                self._say(place, _no(refusal))
+                self._answer(place, _refusal(refusal))
 
     def _take(self, place: int, report: wire.Report) -> None:
         if isinstance(report, wire.QueryAnswer):
-            self._told(place, report)
+            self._query_answered(place, report)
             return
         if isinstance(report, wire.GivenBack):
             self._link.take_back(report.task_id, report.attempt)
-            self._say(place, wire.Answered())
+            self._answer(place, wire.Answered())
             return
         entry = self._engine.cache.get(report.key)
         if self._again or entry is None or entry.instance.namespace != self._link.worker.namespace:
-            self._engine.world.spawn(self._slowly(place, report), "backstay-report")
+            self._engine.world.spawn(self._through_api(place, report), "backstay-report")
             return
         if isinstance(report, wire.TaskDone):
             self._task_done(place, entry, report)
@@ -68,7 +68,7 @@ class ReportBatch:
         else:
             self._engine.submit(report.key, message_of_report(report, self._owner, []), partial(self._answered, place))
 
-    # -- the short way
+    # -- reports to a cached instance
 
     def _task_done(self, place: int, entry: CachedInstance, report: wire.TaskDone) -> None:
         instance = entry.instance
@@ -80,7 +80,7 @@ class ReportBatch:
 
         def recorded(_: Any, error: BaseException | None) -> None:
             if error is None and not entry.dead:
-                self._say(place, wire.Answered(stand=stand))
+                self._answer(place, wire.Answered(stand=stand))
             else:
                 self._link.histories.unstick(run)
                 note_refusal(self._engine, report.key, message, error)
@@ -88,12 +88,12 @@ class ReportBatch:
 
         self._engine.submit(report.key, message, recorded)
         if apart:
-            self._link.histories.unstick(run)  # it was shown a part only, and what was left out is not known here
+            self._link.histories.unstick(run)  # this task was shown a part of the history only
         else:
             stand = self._link.histories.sticky_state(entry, run, seen, len(self._reply.answers))
 
     def _resumed(self, place: int, entry: CachedInstance, report: wire.AttemptDone, resumed: wire.Resumed) -> None:
-        """Eager resume: a result and what the worker's code made of it, in one commit if nothing came in between.
+        """Eager resume: decide a result and the commands that code made of it in one commit, if nothing came in between.
 
         A worker whose code waits for just this result does not wait for the server's task: it runs the code at once, on
         the event that it expects the server to record, and reports both. That saves a round trip and a commit a step. It is
@@ -101,8 +101,9 @@ class ReportBatch:
         checksum, and nothing else may be due (`_stands`). In the kernel: the completion claims the task that the result
         causes, and is refused unless history has this very result in that place (`CompleteWorkflowTask.seen`, `result_of`).
         If either fails the result alone is recorded, the worker drops that code (`eager_refused`), and the run's next task
-        replays it. Without the checks code would be recorded that has not seen a signal which came first (`test_code_that_ran_ahead_of_a_signal_is_dropped_and_replayed`), or
-        that went on with a result which was refused (`tests/remote/test_eager.py`).
+        replays it. Without the checks, commands of code would be recorded that has not seen an earlier signal
+        (`test_code_that_ran_ahead_of_a_signal_is_dropped_and_replayed`), or that went on with a result which was refused
+        (`tests/remote/test_eager.py`).
         """
         engine = self._engine
         run = entry.instance.run
@@ -112,12 +113,12 @@ class ReportBatch:
             engine.submit(report.key, completed, lambda _, e: self._recorded(place, e, refused))
             return
         failed: BaseException | None = None
-        known = False  # what became of the result
-        early: list[BaseException | None] = []  # what became of the rest, if that was told first
+        decided = False  # the outcome of the result is known
+        early: list[BaseException | None] = []  # the outcome of the commands, if it came first
 
         def ended(_: Any, error: BaseException | None) -> None:
-            nonlocal failed, known
-            failed, known = error, True
+            nonlocal failed, decided
+            failed, decided = error, True
             if early:
                 advanced(None, early[0])
 
@@ -126,9 +127,9 @@ class ReportBatch:
         stand: wire.StickyState | None = None
 
         def advanced(_: Any, error: BaseException | None) -> None:
-            if not known:
-                # When a commit fails, what was refused on top of it is told first. The worker hears of both at once:
-                # that its result is recorded would not be true yet.
+            if not decided:
+                # When a commit fails, refusals of what was decided on top of it arrive first. The worker gets one answer
+                # for both, since the result is not recorded yet.
                 early.append(error)
             elif failed is not None:
                 self._link.histories.unstick(run.key)
@@ -136,33 +137,33 @@ class ReportBatch:
             elif error is not None or entry.dead:
                 self._link.histories.unstick(run.key)
                 reason = error.reason if isinstance(error, Refused) else "not_recorded"
-                self._say(place, wire.Answered(eager_refused=reason))
+                self._answer(place, wire.Answered(eager_refused=reason))
             else:
-                self._say(place, wire.Answered(stand=stand))
+                self._answer(place, wire.Answered(stand=stand))
 
         engine.submit(report.key, message, advanced)
         stand = self._link.histories.sticky_state(entry, run.key, resumed.after + 1, len(self._reply.answers))
 
     def _described(self, commands: list[Command], of: Task | Run | None) -> list[Command]:
-        """`of`: whose commands these are; new runs are on the same queue, if nothing else is said."""
+        """The commands with the definitions of the runs that they start. `of`: the task or run that they are from."""
         namespace = self._link.worker.namespace
         queue = self._link.worker.task_queue if of is None else of.routing.queue
         return [described(self._server, namespace, queue, command) for command in commands]
 
-    def _told(self, place: int, told: wire.QueryAnswer) -> None:
+    def _query_answered(self, place: int, answer: wire.QueryAnswer) -> None:
         questions = self._server.questions
-        question = questions.leased(self._link.worker.namespace, told.question, self._owner, told.attempt)
+        question = questions.leased(self._link.worker.namespace, answer.question, self._owner, answer.attempt)
         if question is not None:
-            if told.refused is not None:
-                refused = told.refused
+            if answer.refused is not None:
+                refused = answer.refused
                 questions.refuse(question, Refused(refused.reason, refused.message, **refused.fields))
             else:
-                questions.answer(question, told.value if question.inquiry.kind == "query" else told.objection)
-        self._say(place, wire.Answered())
+                questions.answer(question, answer.value if question.inquiry.kind == "query" else answer.objection)
+        self._answer(place, wire.Answered())
 
-    # -- the long way
+    # -- reports through the worker API
 
-    async def _slowly(self, place: int, report: TaskReport) -> None:
+    async def _through_api(self, place: int, report: TaskReport) -> None:
         namespace = self._link.worker.namespace
         commands: list[Command] = []
         try:
@@ -179,19 +180,19 @@ class ReportBatch:
 
     def _answered(self, place: int, reply: Any, error: BaseException | None) -> None:
         if isinstance(reply, HeartbeatReply) and not reply.can_continue:
-            self._say(place, wire.Answered(goes_on=False, cancel_requested=reply.cancel_requested))
+            self._answer(place, wire.Answered(goes_on=False, cancel_requested=reply.cancel_requested))
         else:
             self._recorded(place, error)
 
     def _recorded(self, place: int, error: BaseException | None, answer: wire.Answered | None = None) -> None:
         if error is None:
-            self._say(place, answer or wire.Answered())
+            self._answer(place, answer or wire.Answered())
         elif isinstance(error, Refused):
-            self._say(place, _no(error))
+            self._answer(place, _refusal(error))
         else:
-            self._say(place, wire.Answered(refused=Refusal(UNAVAILABLE, str(error))))
+            self._answer(place, wire.Answered(refused=Refusal(UNAVAILABLE, str(error))))
 
-    def _say(self, place: int, answer: wire.Answered) -> None:
+    def _answer(self, place: int, answer: wire.Answered) -> None:
         reply = self._reply
         reply.answers[place] = answer
         reply.left -= 1
@@ -202,12 +203,12 @@ class ReportBatch:
 UNAVAILABLE = "storage_unavailable"
 
 
-def _no(refusal: Refused) -> wire.Answered:
+def _refusal(refusal: Refused) -> wire.Answered:
     return wire.Answered(refused=Refusal(refusal.reason, refusal.message, refusal.fields))
 
 
 def _stands(entry: CachedInstance, report: wire.AttemptDone, resumed: wire.Resumed) -> bool:
-    """Whether the run is exactly where the code saw it, and nothing else is due there."""
+    """Whether the run is exactly as the code saw it, and no other task of it is due."""
     instance = entry.instance
     run = instance.run
     return (

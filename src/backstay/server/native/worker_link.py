@@ -8,8 +8,8 @@ another link and lists the tasks that it still holds. A lease is renewed when th
 There is no protocol for single replies. Any trouble ends the whole link: the worker opens the next one with the list of
 what it works on (`open`), and every other lease to it is released, whether it was never sent, never arrived or was dropped.
 The worker sends reports without an answer again, marked as such; those are looked up in history before they are decided
-(`ReportBatch._slowly`), so an outcome is recorded once. Without the release a task whose reply was lost would wait for its lease
-to run out (mutant "a worker keeps what it does not hold"); tests: `tests/remote/test_losses.py`.
+(`ReportBatch._through_api`), so an outcome is recorded once. Without the release a task whose reply was lost would wait for
+its lease to run out (mutant "a worker keeps what it does not hold"); tests: `tests/remote/test_losses.py`.
 
 **What a lost worker costs.** A worker that died looks like one whose network is slow. Workflow tasks are short, and running
 one twice is harmless since only one completion is recorded: they go to others after two seconds. Activities have effects, so
@@ -218,7 +218,7 @@ class WorkerLink:
 
     @property
     def unsent(self) -> list[str]:
-        """The ids of the tasks that no reply has taken along yet, in the order in which they came."""
+        """The ids of the tasks that no reply has carried yet, in order."""
         return self._deliveries.unsent
 
     def _take_back_undelivered(self) -> None:

@@ -1,4 +1,4 @@
-"""The links of all workers: which one each worker has, and what becomes of leases when the engine comes up or goes away."""
+"""The links of all workers, and what happens to their leases when the engine comes up or moves to another server."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class WorkerLinks:
         self._expecting: Alarm | None = None
 
     def expect(self) -> None:
-        """The engine has come up. Workers that live open a link here and say what they hold; what is leased to one that has
-        not come in time is for others. Workers of the published package say nothing of the kind: their leases run out."""
+        """Wait for the workers after the engine has come up. Living workers open a link and list the tasks they hold; leases of
+        a worker that has not come in time are released. Leases of published workers run out, since those have no links."""
         self._agree_with_disk()
         world = self._server.engine.world
         if self._expecting is not None:
@@ -31,8 +31,8 @@ class WorkerLinks:
         self._expecting = world.at(world.now() + LOST, self._give_up_missing)
 
     def _agree_with_disk(self) -> None:
-        """A commit that reported an error may be on disk. What it leased to the worker of an open link never came there; what
-        it ended takes no room there any more."""
+        """Compare the links with the leases on disk, since a commit that reported an error may be on disk. Leases of it were
+        never sent to their workers; tasks that it ended must not count as held."""
         engine = self._server.engine
         for task in engine.leases:
             link = self._links.get((task.routing.namespace, task.owner or ""))
@@ -69,15 +69,15 @@ class WorkerLinks:
         return link.open(holding, unheard)
 
     def send_away(self) -> None:
-        """This server has no more work to hand out. Its workers keep what they have, and look for another server."""
+        """Close all links because another server is the engine. The workers keep their tasks and open links there."""
         for link in self:
             self._replace(link)
         self._links.clear()
 
     def _replace(self, link: WorkerLink) -> None:
-        """The worker says itself what it holds, here or elsewhere, so nothing of it is taken away."""
+        """Close a link whose worker opens another, here or elsewhere. Its tasks are not released: it lists them there."""
         for task in list(link.station.held.values()):
-            if task.state == "leased":  # what is still on its way to disk comes here, and goes back
+            if task.state == "leased":  # a lease that is still being written is delivered here, and released then
                 self._server.engine.matching.remote_workers.release(task.id)
         link.close()
 

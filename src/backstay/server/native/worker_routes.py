@@ -1,4 +1,4 @@
-"""The routes of our own workers: open a link, exchange reports for tasks, read on in a history, close."""
+"""The routes of our own workers: open a link, exchange reports and tasks, read a history page, close."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUEUES = 100
 
 
 async def open_station(server: Server, request: HttpRequest) -> HttpResponse:
-    """Open a station: what a worker of the same release can run, and what it holds."""
+    """Open the link of a worker of the same release: it says what it can run and which tasks it holds."""
     opening = request.decode(wire.OpenLink)
     _check(opening)
     if server.draining:
@@ -36,11 +36,11 @@ async def open_station(server: Server, request: HttpRequest) -> HttpResponse:
         raise server.engine.down
     _refuse_guest(server)
     if not server.recovery.up:
-        raise _coming_up()  # it does not know yet what the worker holds
+        raise _coming_up()  # recovery has not read yet what is leased to the worker
     worker = _registration(server, request, opening)
     await server.workers.register(worker)
     if worker.workflow_definition_fingerprints:
-        # A definition that differs from the one a run was blocked by is reason to try it again.
+        # Runs that were blocked by another definition are tried again.
         server.engine.deployed.update(worker.workflow_definition_fingerprints)
         await server.recovery.deployed()
     link = WorkerLink(server, worker, opening, server.worker_links.close)
@@ -56,7 +56,7 @@ async def open_station(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 def exchange(server: Server, request: HttpRequest) -> PendingExchange | HttpResponse:
-    """Reports for answers, and tasks with any reply. Without reports it waits until there are tasks."""
+    """Take reports, and reply with their answers and new tasks. Without reports the request waits for tasks."""
     body = request.decode(wire.Exchange)
     _refuse_guest(server)
     link = _link(server, request, body.worker_id, body.station)
@@ -79,7 +79,7 @@ def exchange(server: Server, request: HttpRequest) -> PendingExchange | HttpResp
 
 
 async def history(server: Server, request: HttpRequest) -> HttpResponse:
-    """The rest of the history of a leased task, or of what a question is about."""
+    """The next page of the history of a leased task or of a query."""
     body = request.decode(wire.HistoryWanted)
     most = server.settings.max_page_bytes
     question = server.questions.leased(request.namespace, body.task_id, body.worker_id, body.attempt)
@@ -102,7 +102,7 @@ async def history(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def close_station(server: Server, request: HttpRequest) -> HttpResponse:
-    """The worker goes; what it still had is offered to others."""
+    """Close the link of a worker that stops, and offer its tasks to others."""
     body = request.decode(wire.Closing)
     link = server.worker_links.get(request.namespace, body.worker_id, body.station)
     if link is not None:

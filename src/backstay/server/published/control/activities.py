@@ -1,4 +1,4 @@
-"""Standalone activities: start, describe, list. To be cancelled or awaited each is the workflow that has its id."""
+"""Routes of standalone activities: start, describe, list. Each is also a workflow of the same id, by which it is cancelled."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def _shown(server: Server, row: RunRow) -> dict[str, Any] | None:
-    """The job from its history; None: a run that only has the type of one."""
+    """A standalone activity from its history; None: the run has the type, but is not one."""
     history = await server.engine.store.history(row.key)
     opening = next((entry.event for entry in history if isinstance(entry.event, WorkflowStarted)), None)
     if opening is None or not opening.standalone:
@@ -187,7 +187,7 @@ async def _shown(server: Server, row: RunRow) -> dict[str, Any] | None:
 
 
 def _deadlines(server: Server, row: RunRow, view: ActivityView, history: list[Recorded]) -> dict[str, Any]:
-    """When it times out, as the kernel folds it; a closed one no longer does."""
+    """The times at which it times out; none if it is closed."""
     run = Run(row.key, row.run_id, row.number)
     server.engine.machine.fold(Instance(row.workflow, row.namespace, row.workflow_id), run, history)
     execution = run.part(Activities).open.get(view.sequence)

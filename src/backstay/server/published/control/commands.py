@@ -68,7 +68,7 @@ class SignalWithStartBody(StartBody, frozen=True, kw_only=True):
 
 
 def given(body: SignalBody) -> tuple[bytes | None, dict[str, Any] | None]:
-    """Positional arguments as an array or an envelope; a plain object names them."""
+    """The arguments of a body: an array or an envelope of positional ones, or an object of named ones."""
     value = body.input if body.input is not None else body.arguments
     if isinstance(value, dict) and not {"codec", "blob"} >= value.keys():  # pyright: ignore[reportUnknownMemberType]
         return None, value  # pyright: ignore[reportUnknownVariableType]
@@ -128,7 +128,7 @@ async def signal_with_start(server: Server, request: HttpRequest) -> HttpRespons
 async def signalled_with_start(
     server: Server, request: HttpRequest, body: SignalWithStartBody, workflow_id: str
 ) -> HttpResponse:
-    """Signal a workflow, which is started if it does not run, and answer how that went."""
+    """Signal a workflow, and start it first if it is not running."""
     start = start_request(server, request, body, workflow_id)
     done = await server.api.call(
         tell.SignalWithStart(
@@ -153,7 +153,7 @@ async def update(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def update_with(server: Server, request: HttpRequest, body: UpdateWorkflowBody) -> HttpResponse:
-    """Send an update, wait as long as the body says, and answer where it stands."""
+    """Send an update, wait as long as the body says, and return its status."""
     if body.wait_policy is not None:
         raise invalid("wait_policy", "wait_policy is now called wait_for")
     if body.wait_for not in ("accepted", "completed"):
@@ -179,7 +179,7 @@ async def update_with(server: Server, request: HttpRequest, body: UpdateWorkflow
 
 
 async def get_update(server: Server, request: HttpRequest) -> HttpResponse:
-    """Where an update stands. A run in the path must be the one that accepted it, or one that it went on with."""
+    """The status of an update. A run in the path must be the one that accepted it, or one that continued it."""
     if "run_id" in request.params:
         await _of_run(server, request)
     seconds = min(float(request.integer("wait_timeout_seconds", 0, 0, 60)), MAX_WAIT)
@@ -272,7 +272,7 @@ async def repair(server: Server, request: HttpRequest) -> dict[str, Any]:
     try:
         done = await server.api.call(tell.RepairWorkflow(**addressed(request, body.request_id)))
     except HistoryDamaged as damage:
-        # There is nothing that it could be repaired from, and no history to record that in.
+        # A damaged history can neither be repaired from nor recorded to.
         return {
             "workflow_id": request.params["workflow_id"],
             "namespace": request.namespace,
@@ -285,7 +285,7 @@ async def repair(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 def accepted(request: HttpRequest, done: CommandReply, request_id: str | None, operation: str = "") -> dict[str, Any]:
-    """The receipt of a command; a rejected one is raised with it."""
+    """The receipt of a command; raises it as an error if the command was rejected."""
     receipt: dict[str, Any] = {
         "workflow_id": done.workflow_id,
         "run_id": done.run_id,

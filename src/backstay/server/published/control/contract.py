@@ -1,4 +1,4 @@
-"""The `control_plane` object that says, beside every answer about workflows, which operation it answers and how."""
+"""The `control_plane` object of responses about workflows: the operation, and the fields of its contract."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A run whose history does not add up, as far as it can be shown: its rows, as evidence and nothing more.
+"""The detail of a run whose history is damaged: its rows, as evidence only.
 
-Nothing of it moves and nothing of it is repaired, because only history says what should come next. What rows still claim
-is marked as such: `mutable_open_fallback` for work that seems open, `unsupported_terminal_without_history` for an end that
-no event of the run has, `failure_row_fallback` for a failure that only the index knows of.
+Such a run does not go on and is not repaired, because only history says what is next. Claims of rows are marked:
+`mutable_open_fallback` for work that seems open, `unsupported_terminal_without_history` for an end that no event of the run
+has, `failure_row_fallback` for a failure that only the index knows of.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MISSING = {
     "timer": "terminal_timer_row_without_typed_history",
     "child": "terminal_child_link_without_typed_parent_history",
 }
-"""Kinds of work whose end a workflow task hands on, and what is said when no event has that end."""
+"""Kinds of work whose end a workflow task delivers, and the message if no event records that end."""
 
 
 async def damaged_detail(server: Server, row: RunRow, damage: HistoryDamaged) -> dict[str, Any]:
@@ -83,7 +83,7 @@ async def damaged_detail(server: Server, row: RunRow, damage: HistoryDamaged) ->
 
 
 def _evidence(task: Task, row: RunRow) -> dict[str, Any]:
-    """What a row seems to wait for, or to hand on. It names no source that could resume the run."""
+    """What a row seems to wait for or to deliver. Nothing in it could resume the run."""
     resume = task.resume
     scheduled = None if task.kind != "activity" or task.step is None else execution_id(row.run_id, task.step)
     ended = None if scheduled is not None else _ended(resume)
@@ -111,7 +111,7 @@ def _evidence(task: Task, row: RunRow) -> dict[str, Any]:
 
 
 def _ended(resume: Resume) -> str | None:
-    """The kind of work whose end a workflow task was made for, if it was made for one."""
+    """The kind of work whose end a workflow task delivers, if any."""
     if resume.activity_execution_id is not None:
         return "activity"
     if resume.workflow_wait_kind == "child":
@@ -133,13 +133,13 @@ _END = {
 
 
 def _step(wait: dict[str, Any]) -> dict[str, Any]:
-    """The same evidence among the activities or timers, without a result and without an end."""
+    """The same evidence as an activity or a timer, without result and end."""
     id = wait["activity_execution_id"] if wait["kind"] == "activity" else wait["timer_id"]
     return wait | {"id": id, "activity_type": wait["target_name"], "result": None, "closed_at": None}
 
 
 def _failure(row: RunRow) -> dict[str, Any]:
-    """That the run has failed stands in the index; why, only in its history."""
+    """The failure of the run. The index says that it failed; only history says why."""
     return {
         "failure_id": None,
         "source_kind": "workflow_run",

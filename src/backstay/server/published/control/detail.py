@@ -1,4 +1,4 @@
-"""The whole of one run for operators: commands, messages, waits, tasks, activities with their attempts, the timeline."""
+"""The detail of one run for operators: commands, messages, waits, tasks, activities with their attempts, the timeline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Health: whether this process serves, whether it wants traffic, what is wrong in a namespace, and discovery."""
+"""Routes of health and discovery: whether this process is alive and ready, and the findings of a namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def health(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def ready(server: Server, request: HttpRequest) -> HttpResponse:
-    """Whether to send traffic here: a server that drains, or waits for the engine lock, wants none."""
+    """Whether to send traffic here: not while the server drains or waits for the engine lock."""
     checks = {
         "database": "ok" if server.engine.down is None else "unavailable",
         "engine": "ok" if server.engine.holder else "held_by_another_process",

@@ -1,4 +1,4 @@
-"""A run's history, page by page; with `wait_new_event` a page is held until there is something to tell."""
+"""The history of a run, page by page, and its export. With `wait_new_event` a page waits for new events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from backstay.server.published.worker.polls import watching
 from backstay.server.router import Route
 from backstay.server.server import Server
 
-HOLD = 30 * SECOND  # how long a reader who follows a run is kept waiting
+HOLD = 30 * SECOND  # how long a page waits for new events
 LOOK = SECOND // 10
 IN_MEMORY = 1 << 20  # bytes of an export
 PART = 64 << 10
@@ -44,7 +44,7 @@ async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def _news(server: Server, request: HttpRequest, run: int, after: int, limit: int) -> list[Recorded]:
-    """Held until the run has something to tell, it closes, or the caller's patience is over."""
+    """Wait until the run has new events or closes, or the time is over."""
     world = server.engine.world
     deadline = world.ticks() + HOLD
     async with watching(server, request):
@@ -59,10 +59,10 @@ async def _news(server: Server, request: HttpRequest, run: int, after: int, limi
 
 
 async def export(server: Server, request: HttpRequest) -> HttpResponse:
-    """The whole run as one verifiable file. Sent as it was summed up, byte for byte."""
+    """The whole run as one verifiable file, sent byte for byte as its checksum was computed."""
     row = await found_run(server, request)
     asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
-    # A long one waits on disk for a caller who reads slowly.
+    # A long export goes to a temporary file, for callers that read slowly.
     file = SpooledTemporaryFile[bytes](IN_MEMORY)
     try:
         await server.api.write(asked, file.write)

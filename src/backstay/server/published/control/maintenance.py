@@ -1,4 +1,4 @@
-"""System passes: what the server does by itself, inspected and done now: repair, activity timeouts, retention."""
+"""Routes of maintenance: inspect or run now what the server does regularly: repair, activity timeouts, retention."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TimeoutBody(Struct, frozen=True, kw_only=True):
 
 
 async def repair_status(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """What a repair pass would look at."""
+    """The candidates of a repair pass."""
     found = await repair.candidates(server, request.namespace)
     return {
         "namespace": request.namespace,
@@ -51,7 +51,7 @@ async def repair_status(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
-    """Look at the candidates now, or at the named runs and instance: expected minus actual, for each.
+    """Reconcile the candidates now, or the named runs and instance.
 
     With a `sweep_owner` all namespaces are swept as well, and a wake marker with this name is left.
     """
@@ -116,7 +116,7 @@ async def _named(server: Server, namespace: str, body: RepairBody, failures: lis
 
 
 async def retention_status(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Which closed runs are older than this namespace keeps them."""
+    """The closed runs that are older than the retention of this namespace."""
     found = await server.retention.expired(request.namespace, SCAN)
     kept = server.namespaces.get(request.namespace)
     return {
@@ -132,7 +132,7 @@ async def retention_status(server: Server, request: HttpRequest) -> dict[str, An
 
 
 async def retention_pass(server: Server, request: HttpRequest) -> HttpResponse:
-    """Remove them now, or those of them that are named."""
+    """Remove expired runs now, or those of them that are named."""
     body = request.decode(RetentionBody)
     runs, results = await _expired(server, request.namespace, body)
     results += await server.retention.sweep(request.namespace, runs)
@@ -155,7 +155,7 @@ async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple
 
 
 async def timeout_status(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Activities whose time is over and that were not told yet: none, while the engine is awake."""
+    """Activities past a timeout that has not been recorded yet: none, while the engine runs."""
     found = await _overdue(server, request.namespace, SCAN)
     return {
         "namespace": request.namespace,
@@ -183,7 +183,7 @@ async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]:
-    """Executions past a deadline, and their instances."""
+    """Activities past a deadline, and their instances."""
     store, now = server.engine.store, server.now
     found: dict[str, int] = {}
     for _, key in await store.due(now, limit):

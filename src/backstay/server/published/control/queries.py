@@ -1,4 +1,4 @@
-"""Queries: what workflow code says of itself, answered by a worker from committed history."""
+"""The route of queries. A worker answers them from committed history."""
 
 from __future__ import annotations
 

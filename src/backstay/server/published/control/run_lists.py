@@ -1,7 +1,7 @@
 """The operator's lists of runs, by bucket: exact filters, saved views, and each run as its summary.
 
-What the index of runs has is asked of the database; the rest (what a run waits for, whether it moves) follows from its
-history and is looked at run by run, so a filter on it reads a bounded number of runs for each page.
+Columns of the index are filtered by the database. Other fields (what a run waits for, whether it moves) follow from history
+and are computed run by run, so a filter on them reads a bounded number of runs for each page.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ async def _page(
     before: int | None,
     size: int,
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Runs that match, newest first, and behind which one to go on."""
+    """Runs that match, newest first, and the one after which the next page begins."""
     indexed: dict[str, Any] = {_INDEXED[name]: value for name, value in applied.fields.items() if name in _INDEXED}
     label = next(iter(applied.labels.items()), None)
     found: list[dict[str, Any]] = []
@@ -138,7 +138,7 @@ async def _page(
 
 
 def _fits(shown: dict[str, Any], applied: Filters, *, partly: bool = False) -> bool:
-    """`partly`: as far as is known yet."""
+    """Whether a run matches the filters. `partly`: only those on fields that are known yet."""
     labels: dict[str, str] = shown["visibility_labels"]
     return all(labels.get(name) == value for name, value in applied.labels.items()) and all(
         shown[name] == value for name, value in applied.fields.items() if not partly or name in shown
@@ -164,7 +164,7 @@ def _of_index(server: Server, row: RunRow, length: int, size: int) -> dict[str, 
 
 
 async def _of_history(server: Server, row: RunRow) -> dict[str, Any]:
-    """What follows from the history of a run and the tasks of its instance."""
+    """The fields that follow from the history of a run and the tasks of its instance."""
     described = ask.DescribeWorkflow(workflow_id=row.workflow_id, namespace=row.namespace)
     try:
         found = await server.api.call(described)
@@ -202,7 +202,7 @@ _RESUME = ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id"
 
 
 async def views(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Those of the server, and those that were saved in this namespace."""
+    """The views of the server, and those that were saved in this namespace."""
     own = sorted((view for _, view in server.saved_views.of(request.namespace)), key=lambda view: view.name)
     return {"saved_views": [view.shown() for view in (*SYSTEM.values(), *own)], "namespace": request.namespace}
 

@@ -1,4 +1,4 @@
-"""Lists of schedules: filters, a small query language, pages whose tokens belong to what was asked.
+"""The list of schedules: filters, a small query language, and pages whose tokens are bound to the filters.
 
 `Field = literal AND Field = literal`, with the fields ScheduleId, Status, WorkflowType, TaskQueue, Note and every search
 attribute that is registered.
@@ -87,7 +87,7 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 def _add(wanted: dict[str, Any], field: str, literal: str | float | bool, *, by: str | None = None) -> None:
-    """One more condition. Two of the same field can only both hold if they say the same."""
+    """Add a condition. Two different values for one field are a contradiction, which no schedule matches."""
     name = by or _FIELDS.get(field)
     place = wanted if name is not None else wanted["search"]
     key = name or field
@@ -176,11 +176,11 @@ def _refused(status: int, reason: str, message: str, **more: Any) -> HttpError:
     return HttpError(status, reason, message, field="next_page_token", errors=errors, validation_errors=errors, **more)
 
 
-# -- a schedule as it is shown
+# -- the JSON of a schedule
 
 
 def listed(schedule: Schedule, namespace: str) -> dict[str, Any]:
-    """Flat, as the newest clients read it, with what older ones look for beside."""
+    """A schedule with flat fields for the newest clients, and the nested ones of older clients."""
     plan = schedule.plan
     action = plan.action
     next_fire_at = optional_iso(None if schedule.next_fire is None else schedule.next_fire.at)

@@ -1,4 +1,4 @@
-"""Schedules: workflows that are started by the clock."""
+"""Routes of schedules, which start workflows at times."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ActionBody(Struct, frozen=True, kw_only=True):
 
 
 class UpdateScheduleBody(Struct, frozen=True, kw_only=True):
-    """What is absent or null stays as it is."""
+    """Changes of a schedule. Fields that are absent or null stay as they are."""
 
     spec: SpecBody | None = None
     action: ActionBody | None = None
@@ -124,7 +124,7 @@ async def create(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """What a schedule is right now."""
+    """The current state of a schedule."""
     found = await server.api.call(
         ask.DescribeSchedule(schedule_id=request.params["schedule_id"], namespace=request.namespace)
     )
@@ -132,26 +132,26 @@ async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def update(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Change some of what a schedule is; the rest stays."""
+    """Change some fields of a schedule."""
     changes = _changes(request.decode(UpdateScheduleBody), request.namespace)
     reply = await server.api.call(ask.UpdateSchedule(**_to(request), changes=changes))
     return _outcome(reply) | {"updated_at": iso(reply.at)}
 
 
 async def pause(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Fire no more until it is resumed."""
+    """Pause a schedule until it is resumed."""
     reply = await server.api.call(ask.PauseSchedule(**_to(request), note=request.decode(NoteBody).note))
     return _outcome(reply) | {"paused": True, "note": reply.note}
 
 
 async def resume(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Fire again, from now on."""
+    """Resume a paused schedule."""
     reply = await server.api.call(ask.ResumeSchedule(**_to(request), note=request.decode(NoteBody).note))
     return _outcome(reply) | {"paused": False, "note": reply.note}
 
 
 async def trigger(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Fire once, now."""
+    """Fire a schedule once, now."""
     policy = request.decode(TriggerBody).overlap_policy
     reply = await server.api.call(ask.TriggerSchedule(**_to(request), overlap_policy=policy))
     (fired,) = reply.fired
@@ -164,7 +164,7 @@ async def trigger(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def backfill(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Fire for every occurrence from start_time on and before end_time."""
+    """Fire a schedule for every occurrence from start_time on and before end_time."""
     body = request.decode(BackfillBody)
     reply = await server.api.call(
         ask.BackfillSchedule(
@@ -179,13 +179,13 @@ async def backfill(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def delete(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """End a schedule; what it has started goes on, and its history stays."""
+    """Delete a schedule. The workflows it has started go on, and its history stays."""
     reply = await server.api.call(ask.DeleteSchedule(**_to(request)))
     return _outcome(reply) | {"deleted_at": iso(reply.at)}
 
 
 async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """What has happened to a schedule, after it was deleted too."""
+    """The history of a schedule, also after it was deleted."""
     text = request.query.get("after_sequence") or "0"
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise invalid(
@@ -209,11 +209,11 @@ async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-# -- what goes in
+# -- requests
 
 
 def _changes(body: CreateScheduleBody | UpdateScheduleBody, namespace: str) -> dict[str, Any]:
-    """The fields of a plan that a body speaks of."""
+    """The fields of a plan that a body changes."""
     changes: dict[str, Any] = {}
     if body.spec is not None:
         spec = body.spec
@@ -271,7 +271,7 @@ def _moment(text: str, field: str) -> Micros:
         raise invalid(field, message, "invalid_time_range") from None
 
 
-# -- what comes out
+# -- responses
 
 
 def _outcome(reply: ScheduleReply) -> dict[str, Any]:

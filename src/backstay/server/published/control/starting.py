@@ -1,4 +1,4 @@
-"""Starting a workflow."""
+"""Routes that start a workflow, or reserve an instance id for one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def start(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def started(server: Server, request: HttpRequest, body: StartBody) -> HttpResponse:
-    """Start a workflow, and answer how that went."""
+    """Start a workflow, and return the outcome."""
     engine_request = start_request(server, request, body, body.workflow_id)
     try:
         done = await server.api.call(engine_request)
@@ -139,7 +139,7 @@ def _refuse_unsupported(request: HttpRequest) -> None:
 
 
 async def reserve(server: Server, request: HttpRequest) -> HttpResponse:
-    """Make an instance id known, for one type, before its first run exists. Without an id one is made up."""
+    """Reserve an instance id for one workflow type before its first run. Without an id one is made."""
     body = request.decode(ReserveBody)
     if body.workflow_id is not None:
         _check_id(body.workflow_id)

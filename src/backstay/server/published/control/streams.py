@@ -50,7 +50,7 @@ async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def read(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Items from an offset on; held for `wait_seconds` if there are none yet."""
+    """Items from an offset on; waits up to `wait_seconds` if there are none yet."""
     begin = request.integer("from", 0, 0, MOST)
     wait = request.integer("wait_seconds", 0, 0, ask.WAIT_MAX)
     read_request = ask.ReadStream(
@@ -72,7 +72,7 @@ async def read(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def _held(server: Server, request: ask.ReadStream) -> ask.StreamPage:
-    """A reader that waits; a server that drains answers it at once."""
+    """Wait for items. A server that drains ends the wait at once."""
     reading = asyncio.ensure_future(server.api.call(request))
 
     def give_up() -> None:

@@ -1,4 +1,4 @@
-"""Tokens, as administrators make and take them away."""
+"""Routes by which administrators create, rotate and revoke tokens."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RotateTokenBody(Struct, frozen=True, kw_only=True):
 
 
 async def create(server: Server, request: HttpRequest) -> HttpResponse:
-    """Make a token. It is in this answer and nowhere else."""
+    """Create a token. Only this response shows it."""
     body = request.decode(CreateTokenBody)
     namespace = None if body.namespace is None else body.namespace.lower()
     if namespace is not None:
@@ -56,7 +56,7 @@ async def revoke(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 def _mine(server: Server, request: HttpRequest) -> None:
-    """Who is bound to a namespace sees no token of another."""
+    """Whether the caller may see a token: one bound to a namespace sees only the tokens of that."""
     found = server.tokens.kept.get("", request.params["token_id"])
     if found is not None and request.bound is not None and found.namespace != request.bound:
         raise HttpError(404, "token_not_found", f"there is no token {found.id!r}", token_id=found.id)

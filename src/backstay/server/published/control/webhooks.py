@@ -1,6 +1,6 @@
-"""Webhooks: the same commands under the paths of the web, for callers that are not clients of ours.
+"""Webhooks: the same commands under other paths, for callers without a client library.
 
-The credential is the same; a version header is not asked for. An update waits for its end unless told otherwise.
+They need the same credential but no version header. An update waits for its end by default.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 class ClaimAttempt(Struct, frozen=True, kw_only=True):
-    """Who claims: a registered worker, or anybody. Without a name one is made up; `build_id` is for work that is pinned."""
+    """The claimant of an activity: a registered worker, or any name; without one it is made. `build_id`: for pinned tasks."""
 
     worker_id: Name | None = None
     lease_owner: Name | None = None
@@ -63,7 +63,7 @@ class ClaimAttempt(Struct, frozen=True, kw_only=True):
 
 
 class OwnedBody(Struct, frozen=True, kw_only=True):
-    """The path says which attempt, and that is enough. Whoever also says whose lease it is has that checked."""
+    """A body about the attempt in the path. `lease_owner` is optional and is checked if present."""
 
     lease_owner: Name | None = None
 
@@ -82,7 +82,7 @@ class HeartbeatAttempt(OwnedBody, frozen=True, kw_only=True):
 
 
 async def claim_activity(server: Server, request: HttpRequest) -> HttpResponse:
-    """Lease an activity task by its id. The answer names the attempt, by which everything else is said."""
+    """Lease an activity task by its id. The response names the attempt, which the other routes take."""
     body = request.decode(ClaimAttempt)
     owner = body.worker_id or body.lease_owner or f"adapter-{server.engine.world.ids.ulid()}"
     known = server.workers.get(request.namespace, owner)
@@ -94,19 +94,19 @@ async def claim_activity(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def complete_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """The attempt has ended well."""
+    """Complete an attempt."""
     body = request.decode(CompleteAttempt)
     return await activity_tasks.completed(server, request, request.params["attempt_id"], body.lease_owner, body.result)
 
 
 async def fail_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """The attempt has failed."""
+    """Fail an attempt."""
     body = request.decode(FailAttempt)
     return await activity_tasks.failed(server, request, request.params["attempt_id"], body.lease_owner, body.failure)
 
 
 async def heartbeat_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Renew the lease of the attempt and report progress; the answer says whether to go on."""
+    """Renew the lease of an attempt and report progress; the response says whether to go on."""
     body = request.decode(HeartbeatAttempt)
     said = body.details if body.progress is None else body.progress
     return await activity_tasks.beat(server, request, request.params["attempt_id"], body.lease_owner, said)

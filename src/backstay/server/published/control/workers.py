@@ -28,7 +28,7 @@ class BuildBody(Struct, frozen=True, kw_only=True):
 
 
 def status_of(server: Server, worker: RegisteredWorker, on: str | None = None) -> str:
-    """`on`: as far as this queue is concerned; otherwise all of those it serves."""
+    """The status of a worker on the queue `on`, or on all of its queues."""
     if server.workers.stale(worker):
         return "stale"
     queues = worker.queues if on is None else [on]
@@ -158,7 +158,7 @@ async def builds(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 def _overlap(server: Server, name: str, serving: list[RegisteredWorker]) -> dict[str, Any]:
-    """Whether builds work side by side, and what a worker of the wrong one is told: a claim across builds is refused."""
+    """Whether several builds serve the queue, and the refusal that a worker of another build gets for a claim."""
     live = sorted({worker.build_id or "" for worker in serving if status_of(server, worker, name) == "active"})
     return {
         "live": len(live) > 1,

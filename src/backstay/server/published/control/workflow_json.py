@@ -1,4 +1,4 @@
-"""Workflows and runs as the control plane shows them, from typed history and index rows."""
+"""The JSON of workflows and runs on the control plane, from history and index rows."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def described(server: Server, found: Description, history: list[Recorded]) -> di
 
 
 def fleet(server: Server, row: RunRow) -> dict[str, Any]:
-    """The workers that could run this: those of its namespace and queue that were heard of lately."""
+    """The live workers of a namespace and queue."""
     wanted = row.compatibility
     live = [worker for worker in server.workers.on(row.namespace, row.queue) if not server.workers.stale(worker)]
     able = [worker for worker in live if wanted is None or worker.build_id == wanted]

@@ -1,4 +1,4 @@
-"""The verbs of activity tasks. An attempt is named by its own id; the task in the path must be the attempt's."""
+"""Routes of activity tasks: poll, claim, complete, fail, heartbeat, status. The task in the path must be the attempt's."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FailActivityBody(AttemptBody, frozen=True, kw_only=True):
 
 
 class HeartbeatActivityBody(AttemptBody, frozen=True, kw_only=True):
-    """`details` is what the published worker calls its progress; both may be of any shape."""
+    """Published workers send their progress as `details`; both may be of any shape."""
 
     details: Any = None
     progress: Any = None
@@ -103,7 +103,7 @@ async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
 async def completed(
     server: Server, request: HttpRequest, attempt_id: str, owner: str | None, result: Any
 ) -> dict[str, Any]:
-    """An attempt has ended well. `owner` None: the attempt says enough, as for the other verbs."""
+    """Complete an attempt. `owner` None: the attempt id is enough, as for the other verbs."""
     outcome = await server.api.call(
         ask.CompleteActivityTask(
             activity_attempt_id=attempt_id,
@@ -171,7 +171,7 @@ async def stands(server: Server, request: HttpRequest, attempt_id: str, owner: s
 
 
 async def _check_session(server: Server, request: HttpRequest, owner: str) -> None:
-    """A task of a worker session is for the worker that holds it, and only a registered one can."""
+    """Refuse a task of a worker session to everyone but the registered worker that holds the session."""
     place = await server.engine.store.locate(request.namespace, run_of(request.params["task_id"]))
     loaded = None if place is None else await server.engine.store.load(place.workflow)
     for task in () if loaded is None else loaded.tasks:
@@ -182,7 +182,7 @@ async def _check_session(server: Server, request: HttpRequest, owner: str) -> No
 
 
 def _same_task(request: HttpRequest, body: AttemptBody) -> None:
-    """The path names a task and the body an attempt: they must be of the same step."""
+    """Refuse a request whose path names a task of another step than the attempt in its body."""
     task_id = request.params["task_id"]
     run_id, _, rest = body.activity_attempt_id.partition("-")
     step = rest.partition("-")[0]
@@ -196,7 +196,7 @@ def _same_task(request: HttpRequest, body: AttemptBody) -> None:
 
 
 def _next_task(outcome: AttemptReply) -> str | None:
-    """The workflow task that resumes the run, or the next try of this step. The next leaf of its group is neither."""
+    """The workflow task that resumes the run, or the retry of this step; not the next activity of its group."""
     step = outcome.task_id.rpartition(".")[0]
     for id in outcome.created_task_ids:
         if id.startswith(f"{step}.") or not id.startswith(f"{run_of(id)}-a"):
@@ -216,7 +216,7 @@ def _outcome(outcome: AttemptReply) -> dict[str, Any]:
 
 
 def _asked(request: HttpRequest, body: AttemptBody, state: dict[str, Any]) -> dict[str, Any]:
-    """The task and the owner are those that the call has named, also when the attempt is over."""
+    """The task and the owner as the request names them, also when the attempt is over."""
     return state | {"task_id": request.params["task_id"], "lease_owner": body.lease_owner}
 
 

@@ -1,4 +1,4 @@
-"""A worker's life: register, heartbeat, deregister."""
+"""Routes of a worker: register, heartbeat, deregister."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ async def register(server: Server, request: HttpRequest) -> HttpResponse:
     )
     await server.workers.register(worker)
     if fingerprints:
-        # A definition that differs from the one a run was blocked by is reason to try it again.
+        # Runs that were blocked by another definition are tried again.
         server.engine.deployed.update(fingerprints)
         await server.recovery.deployed()
     draining = server.rollouts.draining(request.namespace, worker.task_queue, worker.build_id)
@@ -120,11 +120,11 @@ async def deregister(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any]:
-    """A worker goes, by itself or sent away; what it held is offered to others.
+    """Remove a worker that deregisters or is removed, and offer its tasks to others.
 
     Its leases are given back on disk before its registration is removed. The next server gives up the leases of registered
     workers that do not come back to it (`WorkerLinks.expect`). If a server died after the registration was gone and before the
-    leases were, nobody would know whose they are, and they would wait until they run out
+    leases were, no server would know whose they are, and they would wait until they run out
     (`tests/sim/seeds/left-before-its-leases.json`).
     """
     worker = server.workers.get(namespace, worker_id)
@@ -136,9 +136,9 @@ async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any
         server.take_back(task, resolver(future))
     for outcome in await asyncio.gather(*given_back, return_exceptions=True):
         if isinstance(outcome, Unavailable):
-            raise outcome  # any other refusal says that the lease had ended already
+            raise outcome  # any other refusal means that the lease had already ended
     await server.workers.remove(namespace, worker_id)
-    for task in server.engine.leases.of(namespace, worker_id):  # what a poll of it was given meanwhile
+    for task in server.engine.leases.of(namespace, worker_id):  # leased by a poll meanwhile
         server.take_back(task)
     server.sessions.relieve(namespace, worker.task_queue)
     return {

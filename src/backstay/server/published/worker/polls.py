@@ -1,6 +1,6 @@
-"""Polls: parked until there is a task, the time is over, the caller hangs up, or the server drains.
+"""Polls: a poll is parked until there is a task, its time is over, the caller hangs up, or the server drains.
 
-A parked poll costs memory, not a thread. One lease at most per poll; repeating a poll id gives the same task again.
+A parked poll costs memory, not a thread. A poll gets at most one lease; a poll repeated under its id gets the same task.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def polling(server: Server, request: HttpRequest, body: PollBody) -> RegisteredW
 
 
 async def park(server: Server, request: HttpRequest, engine_request: Request[A | None], seconds: float) -> A | None:
-    """The assignment this poll was given, or None. Whoever hangs up loses nothing: the lease goes back."""
+    """Park a poll. Returns its task, or None. If the caller hangs up, a lease that it has just got is released."""
     if server.draining:
         return None
     if not seconds:
@@ -66,7 +66,7 @@ async def park(server: Server, request: HttpRequest, engine_request: Request[A |
 
 @asynccontextmanager
 async def watching(server: Server, request: HttpRequest) -> AsyncGenerator[None]:
-    """Around a wait: it ends when the caller hangs up, and there are not too many of them."""
+    """Count a wait as parked, and cancel it when the caller hangs up."""
     if server.parked >= server.settings.max_parked_polls:
         raise _full(request)
     me = asyncio.current_task()
@@ -86,7 +86,7 @@ async def watching(server: Server, request: HttpRequest) -> AsyncGenerator[None]
 
 
 def nothing(server: Server, request: HttpRequest, kind: str, worker: RegisteredWorker) -> HttpResponse:
-    """Why there is no task: nothing is ready, the queue may not lease, or this server cannot tell."""
+    """The response without a task: none is ready, the queue is throttled, or the database is unavailable."""
     refuse_guest(server, request)
     queue = (kind, worker.namespace, worker.task_queue)
     refusal = server.admission.refusal(queue)
@@ -98,7 +98,7 @@ def nothing(server: Server, request: HttpRequest, kind: str, worker: RegisteredW
 
 
 def refuse_guest(server: Server, request: HttpRequest) -> None:
-    """A server that is not the engine has no tasks. Workers of the published package know this refusal and ask again."""
+    """Refuse a poll on a server that is not the engine. Published workers know this refusal and poll again."""
     if server.engine.holder or server.draining:
         return
     body = request.decode(PollBody)

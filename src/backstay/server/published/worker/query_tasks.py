@@ -1,4 +1,4 @@
-"""The verbs of query tasks and update validation tasks: questions that a worker answers from history it is shown."""
+"""Routes of query tasks and update validation tasks, which a worker answers from the history it is sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Attempt = Annotated[int, Meta(ge=1)]
 QUERY = frozenset({"query"})
 VALIDATE = frozenset({"validate"})
 
-# What the published worker says of a query it could not answer, and what the caller is told.
+# The failure that a published worker reports -> the reason that the caller gets.
 _UNKNOWN = "rejected_unknown_query"
 
 
@@ -60,7 +60,7 @@ class RejectUpdateBody(ValidationBody, frozen=True, kw_only=True):
 
 
 async def poll(server: Server, request: HttpRequest) -> HttpResponse:
-    """A draining worker may still be asked: its runs have nobody else."""
+    """Poll for queries. A draining worker gets them too: no other worker may have its build."""
     return await _poll(server, request, QUERY)
 
 
@@ -88,7 +88,7 @@ async def _poll(server: Server, request: HttpRequest, kinds: frozenset[str]) -> 
             server.questions.give_back(missed)
         raise
     if found is None:
-        refuse_guest(server, request)  # it may be one since
+        refuse_guest(server, request)  # it may have lost the engine meanwhile
     return HttpResponse(EMPTY) if found is None else leased(server, found)
 
 
@@ -103,7 +103,7 @@ def leased(server: Server, question: PendingQuery) -> HttpResponse:
 
 def task(question: PendingQuery) -> dict[str, Any]:
     inquiry = question.inquiry
-    # Tasks decide behind what they have seen: that says how far the run's code had looked, of a closed run too.
+    # A task records how far its code had seen history, also in a closed run.
     first, started = next((e, e.event) for e in question.history if isinstance(e.event, WorkflowStarted))
     horizon = max(first.sequence, inquiry.cursor, *(entry.context.decided_after or 0 for entry in question.history))
     seen = [e for e in question.history if e.context.decided_after is not None or e.sequence <= horizon]
@@ -184,7 +184,7 @@ async def reject(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 def _held(server: Server, request: HttpRequest, kind: Kind, owner: str, attempt: int) -> PendingQuery | dict[str, Any]:
-    """The question that this worker answers, or the reply to a worker that has closed it before."""
+    """The query that this worker answers, or the reply to one that it has answered before."""
     id = request.params["task_id"]
     before = server.questions.closed(request.namespace, id, kind, owner, attempt)
     if before is not None:

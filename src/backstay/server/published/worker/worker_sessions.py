@@ -1,4 +1,4 @@
-"""The verbs of worker sessions: create, heartbeat, close."""
+"""Routes of worker sessions: create, heartbeat, close."""
 
 from __future__ import annotations
 

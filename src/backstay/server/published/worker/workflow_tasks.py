@@ -1,4 +1,4 @@
-"""The verbs of workflow tasks."""
+"""Routes of workflow tasks: poll, claim, history, heartbeat, complete, fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.workers import RegisteredWorker
 
-# How other runtimes say that code and history do not agree. Trying again with the same code would not help.
+# Failures by which other runtimes report that code and history differ: the run is blocked instead of retried.
 _REPLAY_BLOCKED = frozenset(
     {
         "NonDeterministicReplayError",
@@ -56,7 +56,7 @@ class CursorBody(Struct, frozen=True, kw_only=True):
 
 
 class WaitBody(Struct, frozen=True, kw_only=True):
-    """That code waits there needs no saying: whatever came while it ran makes the next task due."""
+    """A wait. It becomes no command: events that came while the code ran make the next task due."""
 
     stream_name: Name
     after_position: Annotated[int, Meta(ge=0)]
@@ -67,7 +67,7 @@ class CompleteTaskBody(LeaseBody, frozen=True, kw_only=True):
     handled_failures: list[str] = []
     message_stream_cursors: Annotated[list[CursorBody], Meta(max_length=1000)] = []
     message_stream_waits: Annotated[list[WaitBody], Meta(max_length=1000)] = []
-    numbered: bool = False  # the worker says in full which step and wait it means
+    numbered: bool = False  # the worker names the step and the wait in full
 
 
 class FailureBody(Struct, frozen=True, kw_only=True):
@@ -124,7 +124,7 @@ async def poll(server: Server, request: HttpRequest) -> HttpResponse:
 async def _either(
     server: Server, request: HttpRequest, worker: RegisteredWorker, poll_request: ask.PollWorkflowTask, seconds: float
 ) -> WorkflowAssignment | PendingQuery | None:
-    """One poll for two kinds of work: whichever comes first. What the other side had ready is given back."""
+    """Poll for a workflow task and a validation task at once. The first one wins, the other is given back."""
     if not seconds or server.draining:
         return server.questions.poll(worker, VALIDATE) or await park(server, request, poll_request, seconds)
     asker = server.questions.park(worker, VALIDATE)
@@ -169,7 +169,7 @@ async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
         for position, command in enumerate(body.commands)
     ]
     commands = [*_cursors(body, commands), *commands]
-    if leased is not None:  # otherwise this may be said for the second time
+    if leased is not None:  # otherwise this report may be a repeated one
         await server.api.streams.admit(request.namespace, run_of(request.params["task_id"]), commands)
     outcome = await server.api.call(
         ask.CompleteTask(
@@ -186,7 +186,7 @@ async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 def _cursors(body: CompleteTaskBody, commands: list[Command]) -> list[Command]:
-    """How far code has got with its messages, ahead of what it asks for. The task of an update speaks of that alone."""
+    """Commands that record how far code has read its messages, before its own commands. The task of an update has none."""
     if any(command.own_task for command in commands):
         return []
     return [
@@ -262,7 +262,7 @@ async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 def described(server: Server, namespace: str, own_queue: str, command: Command) -> Command:
-    """New runs are judged by what the newest worker of their type says of its code, like those that clients start."""
+    """The command with the definition of the run that it starts: that of the newest live worker of its type."""
     match command:
         case StartChildWorkflow(definition=None, workflow_type=type, queue=queue):
             wanted = type
@@ -284,7 +284,7 @@ def claiming(server: Server, request: HttpRequest, worker_id: str | None) -> Reg
 
 
 def _fingerprint(server: Server, request: HttpRequest, worker_id: str) -> str | None:
-    """Of the code that failed: another one is reason to try again."""
+    """The fingerprint of the code that failed. The task is tried again when another one is deployed."""
     worker = server.workers.get(request.namespace, worker_id)
     task = server.engine.leases.get(request.namespace, request.params["task_id"])
     return None if worker is None or task is None else worker.workflow_definition_fingerprints.get(task.type)
@@ -294,7 +294,7 @@ async def _task(server: Server, assigned: WorkflowAssignment, body: PollBody | C
     size = min(body.history_page_size or ask.PAGE_DEFAULT, ask.PAGE_MAX)
     last = assigned.last_sequence
     if assigned.task.history_limit is not None:
-        # A task of its own for an update: it looks no further than that, past what code has decided since.
+        # The own task of an update is sent only a part of the history.
         events = events_shown(assigned, await server.engine.store.history(assigned.run_key))
         last = events[-1].sequence
     else:
