@@ -44,7 +44,7 @@ def create(role: Any, namespace: str | None, note: str | None, path: options.Pla
     from backstay.cli.reading import StoreReader
     from backstay.server.http_errors import HttpError
     from backstay.server.namespaces import checked_name
-    from backstay.server.tokens import minted
+    from backstay.server.tokens import new_token
 
     try:
         place = None if namespace is None else checked_name(namespace)
@@ -52,7 +52,7 @@ def create(role: Any, namespace: str | None, note: str | None, path: options.Pla
         raise CliError(refusal.message) from None
     with StoreReader(path) as reader:
         world = reader.world
-        token, secret = minted(world.ids.ulid(), role, world.now(), place, note)
+        token, secret = new_token(world.ids.ulid(), role, world.now(), place, note)
         _keep(reader, token.id, token)
     _show(token.id, role, place, secret)
 

@@ -145,7 +145,9 @@ class Queries:
             return
         if name not in declared:
             raise Refused(
-                "query_not_found", f"there is no query {name!r}; {rejections.declared(name, declared)}", query_name=name
+                "query_not_found",
+                f"there is no query {name!r}; {rejections.declared_names(name, declared)}",
+                query_name=name,
             )
         found = contract.find(started.declared_query_contracts, name)
         errors = given.errors or (contract.check(found, given.values) if found is not None else {})

@@ -21,7 +21,7 @@ from backstay.kernel.features.archive import WorkflowArchived
 from backstay.kernel.features.close import WorkflowCompleted
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.values import CODEC, Micros
-from backstay.protocol.history import explained, iso
+from backstay.protocol.history import iso, operator_event
 from backstay.protocol.payloads import envelope
 from backstay.protocol.redaction import PayloadField, Redactor, payloads, redact
 from backstay.protocol.requests import Description
@@ -268,5 +268,5 @@ def _text(value: Any) -> bytes:
 
 
 def _event(entry: Recorded, run_id: str) -> dict[str, Any]:
-    wire = explained(entry, run_id)
+    wire = operator_event(entry, run_id)
     return wire | {"type": wire["event_type"]}

@@ -96,7 +96,7 @@ def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
     return wire
 
 
-def explained(entry: Recorded, run_id: str) -> dict[str, Any]:
+def operator_event(entry: Recorded, run_id: str) -> dict[str, Any]:
     """One history event for operators: with the target of its command and a preview of its payload."""
     wire = to_wire(entry, run_id)
     match entry.event:

@@ -19,7 +19,7 @@ def reason(command: CommandReply) -> str:
     return why.replace("_", " ") if words is None else words(command)  # a newer server may have other reasons
 
 
-def declared(name: str, names: Sequence[str]) -> str:
+def declared_names(name: str, names: Sequence[str]) -> str:
     """The names that exist, for a message about one that does not."""
     near = get_close_matches(name, names, 1)
     meant = f"; did you mean {near[0]!r}?" if near else ""
@@ -29,7 +29,7 @@ def declared(name: str, names: Sequence[str]) -> str:
 def _unknown(command: CommandReply) -> str:
     if not command.declared:
         return f"the workflow declares no {command.command_type} of that name"
-    return f"the workflow does not declare it; {declared(command.target_name or '', command.declared)}"
+    return f"the workflow does not declare it; {declared_names(command.target_name or '', command.declared)}"
 
 
 def _errors(command: CommandReply) -> str:

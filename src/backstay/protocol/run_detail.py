@@ -26,7 +26,7 @@ from backstay.kernel.views.timeline import WORDS
 from backstay.kernel.views.timers import TimerView, timers
 from backstay.kernel.views.waits import WaitView, waits
 from backstay.kernel.words import About
-from backstay.protocol.history import explained, iso, time_fields
+from backstay.protocol.history import iso, operator_event, time_fields
 from backstay.protocol.payloads import envelope
 from backstay.protocol.requests import Description, TaskView
 
@@ -139,7 +139,7 @@ def timeline(history: Iterable[Recorded], run_id: str) -> list[dict[str, Any]]:
 
 
 def _point(entry: Recorded, run_id: str) -> dict[str, Any]:
-    wire = explained(entry, run_id)
+    wire = operator_event(entry, run_id)
     payload: dict[str, Any] = wire["payload"]
     about = WORDS[type(entry.event)].about
     step = payload.pop("sequence", None)

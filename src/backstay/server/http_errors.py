@@ -64,7 +64,7 @@ class HttpError(Exception):
         return {"error": self.message, "message": self.message, "reason": self.reason, **self.fields}
 
 
-def refused(refusal: Refused) -> HttpError:
+def refusal_error(refusal: Refused) -> HttpError:
     """The error response to a refusal of the engine."""
     reason = _REASONS.get(refusal.reason, refusal.reason)
     status = _STATUS.get(reason) or (422 if reason.startswith("invalid_") else 409)
@@ -80,7 +80,7 @@ def refused(refusal: Refused) -> HttpError:
     return HttpError(status, reason, refusal.message, **fields)
 
 
-class Elsewhere(HttpError):
+class NotTheEngine(HttpError):
     """This server is not the engine of its database: it has no tasks and no workers to query; another server has them.
 
     The connection ends, since a proxy chooses a server for new connections only.
@@ -134,7 +134,7 @@ def to_http_error(error: Exception, where: str) -> HttpError:
         case HttpError():
             return error
         case Refused():
-            return refused(error)
+            return refusal_error(error)
         case Unavailable():
             message = f"the database cannot be used now: {error}"
             return HttpError(503, "storage_unavailable", message, retryable=True, retry_after_seconds=1)

@@ -25,7 +25,7 @@ class HttpRequest:
     http_1_0 = False
 
     __slots__ = (
-        "_gone",
+        "_disconnected",
         "_query",
         "_raw_query",
         "body",
@@ -45,7 +45,7 @@ class HttpRequest:
         self.headers = headers
         self._raw_query = query
         self._query: dict[str, str] | None = None
-        self._gone: asyncio.Future[None] | None = None
+        self._disconnected: asyncio.Future[None] | None = None
         self.params: dict[str, str] = {}
         self.body = b""
         self.namespace = ""
@@ -80,17 +80,17 @@ class HttpRequest:
         decoder = _decoders.get(shape)
         if decoder is None:
             decoder = _decoders[shape] = msgspec.json.Decoder(shape)
-        return decoded(decoder, self.body or b"{}")
+        return decode_body(decoder, self.body or b"{}")
 
-    async def gone(self) -> None:
+    async def until_disconnected(self) -> None:
         """Wait until the caller has hung up."""
-        self._gone = asyncio.get_running_loop().create_future()
-        await self._gone
+        self._disconnected = asyncio.get_running_loop().create_future()
+        await self._disconnected
 
-    def hang_up(self) -> None:
-        """Wake `gone`, since the caller has hung up."""
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
+    def disconnect(self) -> None:
+        """Wake `until_disconnected`, since the caller has hung up."""
+        if self._disconnected is not None and not self._disconnected.done():
+            self._disconnected.set_result(None)
 
 
 class ParsedRequest(HttpRequest):
@@ -115,7 +115,7 @@ class ParsedRequest(HttpRequest):
         self.head_text: bytes | None = None  # by which the head may be remembered
 
 
-def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
+def decode_body(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
     """The decoded body; raises an `HttpError` that names the field at fault."""
     try:
         return decoder.decode(body)
@@ -127,7 +127,7 @@ def decoded(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
         raise HttpError(400, "malformed_json", "the body is nested too deeply", field="body") from None
 
 
-def converted(value: Any, shape: type[T]) -> T:
+def convert_body(value: Any, shape: type[T]) -> T:
     """Parsed JSON as this struct; raises an `HttpError` that names the field at fault."""
     try:
         return msgspec.convert(value, shape)

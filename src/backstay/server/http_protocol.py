@@ -64,7 +64,7 @@ class HttpProtocol(asyncio.Protocol):
 
     **Disconnects.** Reading goes on while a request is answered, if nothing has been pipelined, because that is how a closed
     connection is noticed: `connection_lost` gives up a pending reply, cancels the sending of a streamed one and wakes a
-    handler that waits in `HttpRequest.gone`. A handler that is working is not cancelled, since its work may be half done; its
+    handler that waits in `HttpRequest.until_disconnected`. A handler that is working is not cancelled, since its work may be half done; its
     reply is dropped. Without this a worker that died while it polled would get a task that is never run.
 
     **Heads that were seen before.** Our own clients and workers, and most others, send the same head with every request but
@@ -130,7 +130,7 @@ class HttpProtocol(asyncio.Protocol):
         if self._streaming is not None:
             self._streaming.cancel()
         if self._current is not None:
-            self._current.hang_up()
+            self._current.disconnect()
         self._parser.close()
         self._app.connections.remove(self)
 

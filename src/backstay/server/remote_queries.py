@@ -18,7 +18,7 @@ from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.commands import Inquiry
-from backstay.server.http_errors import Elsewhere, Stopping
+from backstay.server.http_errors import NotTheEngine, Stopping
 from backstay.server.workers import RegisteredWorker, WorkerRegistry
 
 Kind = Literal["query", "validate"]
@@ -313,8 +313,8 @@ class RemoteQueries:
         return [worker for worker in self._workers.on(namespace, queue) if not self._workers.stale(worker)]
 
 
-def _elsewhere() -> Elsewhere:
-    return Elsewhere(
+def _elsewhere() -> NotTheEngine:
+    return NotTheEngine(
         "engine_elsewhere", "another process runs the engine of this database; no worker can be asked from here"
     )
 

@@ -76,7 +76,7 @@ async def candidates(server: Server, namespace: str) -> Candidates:
     return Candidates(missing, existing)
 
 
-def fair(found: Iterable[Candidate], limit: int) -> list[Candidate]:
+def select_fairly(found: Iterable[Candidate], limit: int) -> list[Candidate]:
     """At most `limit` candidates: the oldest of each scope, then the second oldest of each, and so on."""
     scopes: dict[Scope, list[Candidate]] = defaultdict(list)
     for candidate in sorted(found, key=lambda one: (one.since, one.workflow)):
@@ -93,7 +93,7 @@ def named(scope: Scope) -> str:
 
 def pressure(found: Candidates, limit: int, now: Micros) -> dict[str, Any]:
     """The candidates that a pass would select, and how many there are in each scope."""
-    missing, existing = fair(found.missing, limit), fair(found.existing, limit)
+    missing, existing = select_fairly(found.missing, limit), select_fairly(found.existing, limit)
     total = len(found.missing) + len(found.existing)
     oldest_task = min((one.since for one in found.existing), default=None)
     oldest_run = min((one.since for one in found.missing), default=None)

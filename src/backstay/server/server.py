@@ -76,7 +76,7 @@ class Server:
         self.workers = WorkerRegistry(
             store, world.now, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
         )
-        self.rollouts = Rollouts(store, lambda: self.worker_links.look_at_rollouts())
+        self.rollouts = Rollouts(store, lambda: self.worker_links.apply_rollouts())
         self.tokens = Tokens(store)
         self.authenticator = Authenticator(settings, self.tokens)
         self.attributes = StoredRegistry(store, "search_attribute", str)

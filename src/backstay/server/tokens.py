@@ -38,7 +38,7 @@ def digest(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-def minted(id: str, role: Role, now: Micros, namespace: str | None, note: str | None) -> tuple[AccessToken, str]:
+def new_token(id: str, role: Role, now: Micros, namespace: str | None, note: str | None) -> tuple[AccessToken, str]:
     """A new token: the entry that is stored, and the token itself, which cannot be shown again."""
     secret = f"hf_{secrets.token_urlsafe(32)}"
     made = AccessToken(id=id, role=role, digest=digest(secret), created_at=now, namespace=namespace, note=note)
@@ -78,14 +78,14 @@ class Tokens:
     async def create(
         self, id: str, role: Role, now: Micros, namespace: str | None, note: str | None
     ) -> tuple[AccessToken, str]:
-        made, secret = minted(id, role, now, namespace, note)
+        made, secret = new_token(id, role, now, namespace, note)
         await self.kept.put("", id, made)
         return made, secret
 
     async def rotate(self, id: str, now: Micros) -> tuple[AccessToken, str]:
         """Replace the secret of a token; the old one is refused from now on."""
         before = self._named(id)
-        made, secret = minted(id, before.role, now, before.namespace, before.note)
+        made, secret = new_token(id, before.role, now, before.namespace, before.note)
         rotated = replace(made, created_at=before.created_at, rotated_at=now)
         await self.kept.put("", id, rotated)
         return rotated, secret

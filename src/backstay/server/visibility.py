@@ -43,12 +43,12 @@ class Query(Struct):
     statuses: tuple[str, ...] | None = None
 
 
-def where(server: Server, namespace: str, text: str) -> Query:
+def parse_query(server: Server, namespace: str, text: str) -> Query:
     """The query in this text; raises an error that names the character where it cannot be parsed."""
     found = Query()
     for name, literal in parse(text):
         if name == "Status":
-            found.statuses = both(found.statuses, _status(literal))
+            found.statuses = common_statuses(found.statuses, _status(literal))
         elif name in FIELDS:
             _field(found, name, literal)
         elif name in ("StartTime", "CloseTime"):
@@ -88,7 +88,7 @@ def parse(text: str) -> list[tuple[str, Literal]]:
     return terms
 
 
-def both(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def common_statuses(one: tuple[str, ...] | None, other: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """Statuses that satisfy both filters; none at all when they exclude each other."""
     if one is None or other is None:
         return other if one is None else one

@@ -132,7 +132,7 @@ def _shown(field: Field, order: int) -> dict[str, Any]:
     }
 
 
-def checked(given: dict[str, Any]) -> dict[str, str | bool]:
+def check_filters(given: dict[str, Any]) -> dict[str, str | bool]:
     """The filters of a request; raises an error that names the field at fault."""
     found: dict[str, str | bool] = {}
     for name, value in given.items():

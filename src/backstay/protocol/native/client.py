@@ -146,7 +146,7 @@ class Verb(NamedTuple):
 
     name: str
     request: type[ask.Request[Any]]
-    asked: msgspec.json.Decoder[Any]
+    decode_request: msgspec.json.Decoder[Any]
     answered: msgspec.json.Decoder[Any]
     pack: Callable[[Any], Any] | None
     unpack: Callable[[Any], Any] | None

@@ -15,7 +15,7 @@ from backstay.protocol import schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import Stopping, undecodable
-from backstay.server.http_messages import HttpRequest, HttpResponse, decoded
+from backstay.server.http_messages import HttpRequest, HttpResponse, decode_body
 from backstay.server.pending_reply import PendingReply, too_many_parked
 from backstay.server.router import Route
 from backstay.server.server import Server
@@ -75,7 +75,7 @@ class PendingCall(PendingReply):
 
 def begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
     """Submit a call to the engine."""
-    engine_request: Any = _placed(server, request, decoded(verb.asked, body or b"{}"))
+    engine_request: Any = _in_namespace(server, request, decode_body(verb.decode_request, body or b"{}"))
     seconds = calls.PATIENCE
     not_yet: ask.Result | None = None
     waits = True
@@ -120,7 +120,7 @@ def _route(verb: calls.Verb) -> Route:
     return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request)
 
 
-def _placed(server: Server, request: HttpRequest, engine_request: Any) -> Any:
+def _in_namespace(server: Server, request: HttpRequest, engine_request: Any) -> Any:
     """The request in the namespace that the caller was admitted to, marked as one of a Python client."""
     again = "x-backstay-again" in request.headers
     if issubclass(type(engine_request), tell.ToInstance):

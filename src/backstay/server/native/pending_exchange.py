@@ -21,7 +21,7 @@ class PendingExchange(PendingReply):
         self.answers: list[wire.Answered] = [wire.Answered()] * reports
         self.left = reports
         if parked is not None:
-            link.look_at_rollouts()
+            link.apply_rollouts()
             link.park(self)
 
     def _expired(self) -> None:

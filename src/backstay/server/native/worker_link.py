@@ -159,7 +159,7 @@ class WorkerLink:
         if self._parked is not None:
             self._answer(self._parked)
 
-    def look_at_rollouts(self) -> None:
+    def apply_rollouts(self) -> None:
         """Stop serving the queues where the worker's build drains, and serve those again where it no longer does."""
         station, worker = self.station, self.worker
         draining = self.server.rollouts.draining
@@ -236,7 +236,7 @@ class WorkerLink:
         renew = Renew(task_id=task.id, owner=self.station.owner, attempt=task.attempt)
         self.server.engine.submit(task.workflow, renew)
 
-    def claimed(self, holding: list[wire.HeldTask]) -> None:
+    def renew_held(self, holding: list[wire.HeldTask]) -> None:
         """Renew the leases of the tasks that the worker works on; its other leases run out."""
         now = self.server.engine.world.now()
         for held in holding:

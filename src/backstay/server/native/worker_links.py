@@ -81,9 +81,9 @@ class WorkerLinks:
                 self._server.engine.matching.remote_workers.release(task.id)
         link.close()
 
-    def look_at_rollouts(self) -> None:
+    def apply_rollouts(self) -> None:
         for link in self:
-            link.look_at_rollouts()
+            link.apply_rollouts()
 
     def get(self, namespace: str, worker_id: str, id: str) -> WorkerLink | None:
         link = self._links.get((namespace, worker_id))

@@ -9,13 +9,13 @@ from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
 from backstay.server.auth import WORKER
-from backstay.server.http_errors import Elsewhere, HttpError, Stopping, invalid
+from backstay.server.http_errors import HttpError, NotTheEngine, Stopping, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.native.reports import ReportBatch
 from backstay.server.native.worker_link import BATCHES, WorkerLink
 from backstay.server.pending_reply import too_many_parked
-from backstay.server.published.worker.lifecycle import leave
+from backstay.server.published.worker.lifecycle import deregister_worker
 from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.workers import CommandContract, RegisteredWorker
@@ -26,7 +26,7 @@ _NAME = 255
 _QUEUES = 100
 
 
-async def open_station(server: Server, request: HttpRequest) -> HttpResponse:
+async def open_link(server: Server, request: HttpRequest) -> HttpResponse:
     """Open the link of a worker of the same release: it says what it can run and which tasks it holds."""
     opening = request.decode(wire.OpenLink)
     _check(opening)
@@ -34,9 +34,9 @@ async def open_station(server: Server, request: HttpRequest) -> HttpResponse:
         raise Stopping
     if server.engine.down is not None:
         raise server.engine.down
-    _refuse_guest(server)
+    _refuse_unless_engine(server)
     if not server.recovery.up:
-        raise _coming_up()  # recovery has not read yet what is leased to the worker
+        raise _engine_starting()  # recovery has not read yet what is leased to the worker
     worker = _registration(server, request, opening)
     await server.workers.register(worker)
     if worker.workflow_definition_fingerprints:
@@ -58,13 +58,13 @@ async def open_station(server: Server, request: HttpRequest) -> HttpResponse:
 def exchange(server: Server, request: HttpRequest) -> PendingExchange | HttpResponse:
     """Take reports, and reply with their answers and new tasks. Without reports the request waits for tasks."""
     body = request.decode(wire.Exchange)
-    _refuse_guest(server)
+    _refuse_unless_engine(server)
     link = _link(server, request, body.worker_id, body.station)
     server.workers.heard(link.worker)
     if body.draining:
         link.drain()
     if body.holding:
-        link.claimed(body.holding)
+        link.renew_held(body.holding)
     if body.reports:
         reply = PendingExchange(server, link, len(body.reports), None)
         ReportBatch(server, link, reply, body.again).take(body.reports)
@@ -101,13 +101,13 @@ async def history(server: Server, request: HttpRequest) -> HttpResponse:
     return HttpResponse({}, raw=wire.encode(part))
 
 
-async def close_station(server: Server, request: HttpRequest) -> HttpResponse:
+async def close_link(server: Server, request: HttpRequest) -> HttpResponse:
     """Close the link of a worker that stops, and offer its tasks to others."""
     body = request.decode(wire.Closing)
     link = server.worker_links.get(request.namespace, body.worker_id, body.station)
     if link is not None:
         server.worker_links.close(link)
-        await leave(server, request.namespace, body.worker_id)
+        await deregister_worker(server, request.namespace, body.worker_id)
     return HttpResponse({}, raw=b"{}")
 
 
@@ -123,12 +123,12 @@ def _link(server: Server, request: HttpRequest, worker_id: str, station: str) ->
     return link
 
 
-def _refuse_guest(server: Server) -> None:
+def _refuse_unless_engine(server: Server) -> None:
     if not server.engine.holder:
-        raise Elsewhere("engine_elsewhere")
+        raise NotTheEngine("engine_elsewhere")
 
 
-def _coming_up() -> HttpError:
+def _engine_starting() -> HttpError:
     message = "the engine of this server is coming up; open a station in a moment"
     return HttpError(503, "engine_starting", message, retryable=True, retry_after_seconds=1)
 
@@ -184,8 +184,8 @@ def _registration(server: Server, request: HttpRequest, opening: wire.OpenLink) 
 
 
 ROUTES = [
-    Route("POST", wire.OPEN, open_station, "own", WORKER, body=wire.OpenLink),
+    Route("POST", wire.OPEN, open_link, "own", WORKER, body=wire.OpenLink),
     Route("POST", wire.EXCHANGE, exchange, "own", WORKER, body=wire.Exchange),
     Route("POST", wire.HISTORY, history, "own", WORKER, body=wire.HistoryWanted),
-    Route("POST", wire.CLOSE, close_station, "own", WORKER, body=wire.Closing),
+    Route("POST", wire.CLOSE, close_link, "own", WORKER, body=wire.Closing),
 ]

@@ -23,7 +23,7 @@ from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.control.starting import StartBody, start_request
-from backstay.server.published.control.workflow_json import found_run
+from backstay.server.published.control.workflow_json import find_run
 from backstay.server.router import Route
 from backstay.server.server import Server
 
@@ -67,7 +67,7 @@ class SignalWithStartBody(StartBody, frozen=True, kw_only=True):
     signal_input: Any = None
 
 
-def given(body: SignalBody) -> tuple[bytes | None, dict[str, Any] | None]:
+def arguments_of(body: SignalBody) -> tuple[bytes | None, dict[str, Any] | None]:
     """The arguments of a body: an array or an envelope of positional ones, or an object of named ones."""
     value = body.input if body.input is not None else body.arguments
     if isinstance(value, dict) and not {"codec", "blob"} >= value.keys():  # pyright: ignore[reportUnknownMemberType]
@@ -93,7 +93,7 @@ def addressed(request: HttpRequest, request_id: str | None) -> dict[str, Any]:
 
 async def signal(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(SignalBody)
-    positional, named = given(body)
+    positional, named = arguments_of(body)
     done = await server.api.call(
         tell.SignalWorkflow(
             signal_name=request.params["name"], arguments=positional, named=named, **addressed(request, body.request_id)
@@ -120,12 +120,10 @@ async def append_message(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def signal_with_start(server: Server, request: HttpRequest) -> HttpResponse:
-    return await signalled_with_start(
-        server, request, request.decode(SignalWithStartBody), request.params["workflow_id"]
-    )
+    return await signal_or_start(server, request, request.decode(SignalWithStartBody), request.params["workflow_id"])
 
 
-async def signalled_with_start(
+async def signal_or_start(
     server: Server, request: HttpRequest, body: SignalWithStartBody, workflow_id: str
 ) -> HttpResponse:
     """Signal a workflow, and start it first if it is not running."""
@@ -158,7 +156,7 @@ async def update_with(server: Server, request: HttpRequest, body: UpdateWorkflow
         raise invalid("wait_policy", "wait_policy is now called wait_for")
     if body.wait_for not in ("accepted", "completed"):
         raise invalid("wait_for", f"wait for accepted or completed, not {body.wait_for!r}")
-    positional, named = given(body)
+    positional, named = arguments_of(body)
     wanted = body.wait_timeout_seconds
     budget = server.settings.update_wait_completion_timeout_seconds
     seconds = budget if wanted is None else min(wanted, MAX_WAIT)
@@ -195,7 +193,7 @@ async def get_update(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def _of_run(server: Server, request: HttpRequest) -> None:
-    row = await found_run(server, request)
+    row = await find_run(server, request)
     update_id = request.params["update_id"]
     if run_of(update_id) == row.run_id:
         return

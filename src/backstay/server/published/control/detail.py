@@ -15,7 +15,7 @@ from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.damaged import damaged_detail
-from backstay.server.published.control.workflow_json import described, found_run, look, run_of_workflow
+from backstay.server.published.control.workflow_json import described, find_instance, find_run, run_of_workflow
 from backstay.server.router import Route
 from backstay.server.server import Server
 
@@ -23,7 +23,7 @@ from backstay.server.server import Server
 async def current(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The current run of an instance."""
     try:
-        found, history = await look(server, request)
+        found, history = await find_instance(server, request)
         if found.run is None:
             raise HttpError(409, "instance_not_started", f"workflow {found.workflow_id!r} has no run yet")
         return await _detail(server, found, history, found.run)
@@ -37,9 +37,9 @@ async def current(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 async def of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Any run of an instance."""
-    row = await found_run(server, request)
+    row = await find_run(server, request)
     try:
-        return await _detail(server, *await look(server, request), row)
+        return await _detail(server, *await find_instance(server, request), row)
     except HistoryDamaged as damage:
         return await damaged_detail(server, row, damage)
 

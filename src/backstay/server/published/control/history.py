@@ -10,12 +10,12 @@ from typing import Any
 from backstay.kernel.event import Recorded
 from backstay.kernel.values import SECOND
 from backstay.protocol import requests as ask
-from backstay.protocol.history import explained
+from backstay.protocol.history import operator_event
 from backstay.protocol.tasks import after_token, page_token
 from backstay.server.auth import OPERATOR
 from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.control.workflow_json import found_run
-from backstay.server.published.worker.polls import watching
+from backstay.server.published.control.workflow_json import find_run
+from backstay.server.published.worker.polls import parked_wait
 from backstay.server.router import Route
 from backstay.server.server import Server
 
@@ -26,7 +26,7 @@ PART = 64 << 10
 
 
 async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
-    row = await found_run(server, request)
+    row = await find_run(server, request)
     size = request.integer("page_size", 100, 1, 1000)
     token = request.query.get("next_page_token") or None
     after = after_token(token, "next_page_token")
@@ -47,7 +47,7 @@ async def _news(server: Server, request: HttpRequest, run: int, after: int, limi
     """Wait until the run has new events or closes, or the time is over."""
     world = server.engine.world
     deadline = world.ticks() + HOLD
-    async with watching(server, request):
+    async with parked_wait(server, request):
         while not server.draining and world.ticks() < deadline:
             events = await server.engine.store.history(run, after, limit)
             if events:
@@ -60,7 +60,7 @@ async def _news(server: Server, request: HttpRequest, run: int, after: int, limi
 
 async def export(server: Server, request: HttpRequest) -> HttpResponse:
     """The whole run as one verifiable file, sent byte for byte as its checksum was computed."""
-    row = await found_run(server, request)
+    row = await find_run(server, request)
     asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
     # A long export goes to a temporary file, for callers that read slowly.
     file = SpooledTemporaryFile[bytes](IN_MEMORY)
@@ -84,7 +84,7 @@ async def _sent(file: SpooledTemporaryFile[bytes]) -> AsyncGenerator[bytes]:
 
 
 def _shown(entry: Recorded, run_id: str) -> dict[str, Any]:
-    wire = explained(entry, run_id)
+    wire = operator_event(entry, run_id)
     return wire | {"timestamp": wire["recorded_at"]}
 
 

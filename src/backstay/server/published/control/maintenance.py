@@ -73,8 +73,8 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
         existing = [key for key in named if key not in lost]
     else:
         limit = server.settings.task_repair_scan_limit
-        missing = [candidate.workflow for candidate in repair.fair(found.missing, limit)]
-        existing = [candidate.workflow for candidate in repair.fair(found.existing, limit)]
+        missing = [candidate.workflow for candidate in repair.select_fairly(found.missing, limit)]
+        existing = [candidate.workflow for candidate in repair.select_fairly(found.existing, limit)]
     moved = {key: server.sweep.reload_and_reconcile(key) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
     if body.sweep_owner is not None:

@@ -8,13 +8,13 @@ from backstay.protocol import commands as tell
 from backstay.protocol.payloads import decoded, envelope
 from backstay.server.auth import OPERATOR
 from backstay.server.http_messages import HttpRequest
-from backstay.server.published.control.commands import SignalBody, given
+from backstay.server.published.control.commands import SignalBody, arguments_of
 from backstay.server.router import Route
 from backstay.server.server import Server
 
 
 async def query(server: Server, request: HttpRequest) -> dict[str, Any]:
-    positional, named = given(request.decode(SignalBody))
+    positional, named = arguments_of(request.decode(SignalBody))
     found = await server.api.call(
         tell.QueryWorkflow(
             workflow_id=request.params["workflow_id"],

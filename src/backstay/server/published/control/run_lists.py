@@ -27,7 +27,7 @@ from backstay.server.published.control.workflow_json import listed
 from backstay.server.router import Route
 from backstay.server.saved_views import SYSTEM, SavedView
 from backstay.server.server import Server
-from backstay.server.visibility_contract import VERSION, Filters, checked, definition, supported
+from backstay.server.visibility_contract import VERSION, Filters, check_filters, definition, supported
 
 # A list of runs is by status, while the `status_bucket` of a run (`BUCKETS`) counts all that did not complete as failed.
 LISTS: dict[str, tuple[str, ...] | None] = {
@@ -91,7 +91,7 @@ def _asked(request: HttpRequest) -> Filters:
             labels[named[1]] = value
         elif name not in ("page_size", "next_page_token", "view"):
             fields[name] = value
-    return Filters(fields=checked(fields), labels=labels)
+    return Filters(fields=check_filters(fields), labels=labels)
 
 
 def _view(server: Server, request: HttpRequest) -> SavedView | None:
@@ -217,7 +217,7 @@ async def save(server: Server, request: HttpRequest) -> HttpResponse:
         name=body.name,
         bucket=body.bucket,
         version=body.version,
-        filters=checked(dict(body.filters)),
+        filters=check_filters(dict(body.filters)),
         labels=body.labels,
     )
     await server.saved_views.put(request.namespace, view.id, view)

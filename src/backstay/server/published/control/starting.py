@@ -58,10 +58,10 @@ class ReserveBody(Struct, frozen=True, kw_only=True):
 
 
 async def start(server: Server, request: HttpRequest) -> HttpResponse:
-    return await started(server, request, request.decode(StartBody))
+    return await start_workflow(server, request, request.decode(StartBody))
 
 
-async def started(server: Server, request: HttpRequest, body: StartBody) -> HttpResponse:
+async def start_workflow(server: Server, request: HttpRequest, body: StartBody) -> HttpResponse:
     """Start a workflow, and return the outcome."""
     engine_request = start_request(server, request, body, body.workflow_id)
     try:

@@ -17,7 +17,7 @@ from backstay.protocol.task_commands.streams import WireItem, WireItems
 from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import OPERATOR
 from backstay.server.http_messages import HttpRequest
-from backstay.server.published.worker.polls import watching
+from backstay.server.published.worker.polls import parked_wait
 from backstay.server.router import Route
 from backstay.server.server import Server
 
@@ -60,7 +60,7 @@ async def read(server: Server, request: HttpRequest) -> dict[str, Any]:
         wait_seconds=0 if server.draining else wait,
     )
     if read_request.wait_seconds:
-        async with watching(server, request):
+        async with parked_wait(server, request):
             page = await _held(server, read_request)
     else:
         page = await server.api.call(read_request)

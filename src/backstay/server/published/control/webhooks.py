@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from backstay.server.auth import OPERATOR, WORKER
-from backstay.server.http_messages import HttpRequest, HttpResponse, converted
+from backstay.server.http_messages import HttpRequest, HttpResponse, convert_body
 from backstay.server.published.control import commands, queries
 from backstay.server.published.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateWorkflowBody
-from backstay.server.published.control.starting import StartBody, started
-from backstay.server.published.control.workflow_json import described, look
+from backstay.server.published.control.starting import StartBody, start_workflow
+from backstay.server.published.control.workflow_json import described, find_instance
 from backstay.server.published.worker import activity_tasks
 from backstay.server.published.worker.polls import Name
 from backstay.server.router import Route
@@ -29,7 +29,7 @@ class WaitingUpdateBody(UpdateWorkflowBody, frozen=True, kw_only=True):
 
 async def start_of_type(server: Server, request: HttpRequest) -> HttpResponse:
     """Start by the type in the path."""
-    answer = await started(server, request, _of_type(request, StartBody))
+    answer = await start_workflow(server, request, _of_type(request, StartBody))
     return answer._replace(status=202 if answer.status == 201 else answer.status)
 
 
@@ -37,12 +37,12 @@ async def start_and_signal(server: Server, request: HttpRequest) -> HttpResponse
     """Start by the type in the path, and signal in the same commit."""
     body = _of_type(request, SignalWithStartBody)
     workflow_id = body.workflow_id or server.engine.world.ids.ulid()
-    return await commands.signalled_with_start(server, request, body, workflow_id)
+    return await commands.signal_or_start(server, request, body, workflow_id)
 
 
 def _of_type(request: HttpRequest, shape: type[T]) -> T:
     """The body as this struct, with the type in the path."""
-    return converted(request.decode(dict[str, Any]) | {"workflow_type": request.params["workflow_type"]}, shape)
+    return convert_body(request.decode(dict[str, Any]) | {"workflow_type": request.params["workflow_type"]}, shape)
 
 
 async def update(server: Server, request: HttpRequest) -> HttpResponse:
@@ -50,7 +50,7 @@ async def update(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return described(server, *await look(server, request))
+    return described(server, *await find_instance(server, request))
 
 
 class ClaimAttempt(Struct, frozen=True, kw_only=True):

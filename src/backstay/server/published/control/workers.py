@@ -14,7 +14,7 @@ from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import ADMIN, OPERATOR
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest
-from backstay.server.published.worker.lifecycle import leave
+from backstay.server.published.worker.lifecycle import deregister_worker
 from backstay.server.rollouts import Rollout
 from backstay.server.router import Route
 from backstay.server.server import Server
@@ -70,7 +70,7 @@ async def worker(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def remove_worker(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return await leave(server, request.namespace, request.params["worker_id"])
+    return await deregister_worker(server, request.namespace, request.params["worker_id"])
 
 
 async def queues(server: Server, request: HttpRequest) -> dict[str, Any]:

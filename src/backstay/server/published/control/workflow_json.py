@@ -53,7 +53,7 @@ def listed(row: RunRow) -> dict[str, Any]:
     }
 
 
-async def look(server: Server, request: HttpRequest) -> tuple[Description, list[Recorded]]:
+async def find_instance(server: Server, request: HttpRequest) -> tuple[Description, list[Recorded]]:
     """The instance that the path names, and the history of its current run."""
     workflow_id = request.params["workflow_id"]
     return await server.api.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=request.namespace))
@@ -86,12 +86,12 @@ def described(server: Server, found: Description, history: list[Recorded]) -> di
         "actions": msgspec.to_builtins(found.actions),
         "can_query": found.actions is not None and found.actions.can_query,
         "query_blocked_reason": None if found.actions is None else found.actions.query_blocked_reason,
-        **fleet(server, found.run),
+        **live_workers(server, found.run),
     }
     return view
 
 
-def fleet(server: Server, row: RunRow) -> dict[str, Any]:
+def live_workers(server: Server, row: RunRow) -> dict[str, Any]:
     """The live workers of a namespace and queue."""
     wanted = row.compatibility
     live = [worker for worker in server.workers.on(row.namespace, row.queue) if not server.workers.stale(worker)]
@@ -166,7 +166,7 @@ def _shown(row: RunRow, opening: list[Recorded], last: Recorded | None, *, is_cu
     }
 
 
-async def found_run(server: Server, request: HttpRequest) -> RunRow:
+async def find_run(server: Server, request: HttpRequest) -> RunRow:
     """The run that the path names, if it is one of the workflow that the path names."""
     run_id, workflow_id = request.params["run_id"], request.params["workflow_id"]
     row = await server.engine.store.run(request.namespace, run_id)

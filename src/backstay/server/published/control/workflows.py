@@ -11,19 +11,19 @@ from backstay.server.auth import OPERATOR
 from backstay.server.discovery import STATUS_ALIASES
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest
-from backstay.server.published.control.workflow_json import described, found_run, listed, look, run_of_workflow
+from backstay.server.published.control.workflow_json import described, find_instance, find_run, listed, run_of_workflow
 from backstay.server.router import Route
 from backstay.server.server import Server
-from backstay.server.visibility import both, where
+from backstay.server.visibility import common_statuses, parse_query
 
 
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return described(server, *await look(server, request))
+    return described(server, *await find_instance(server, request))
 
 
 async def describe_run(server: Server, request: HttpRequest) -> dict[str, Any]:
-    row = await found_run(server, request)
-    found, history = await look(server, request)
+    row = await find_run(server, request)
+    found, history = await find_instance(server, request)
     if found.run is not None and found.run.run_id == row.run_id:
         return described(server, found, history)
     return await run_of_workflow(server, row, is_current=False)
@@ -48,7 +48,7 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
         instead = STATUS_ALIASES.get(status)
         advice = f"; {status} workflows are in the bucket {instead!r}" if instead else ""
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}{advice}")
-    asked = where(server, request.namespace, request.query.get("query") or "")
+    asked = parse_query(server, request.namespace, request.query.get("query") or "")
     token = request.query.get("next_page_token") or None
     rows = await server.api.call(
         ask.ListWorkflows(
@@ -60,7 +60,7 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
             run_id=asked.fields.get("run_id"),
             compatibility=asked.fields.get("compatibility"),
             searches=tuple(asked.searches),
-            statuses=both(BUCKETS[status] if status else None, asked.statuses),
+            statuses=common_statuses(BUCKETS[status] if status else None, asked.statuses),
             current=True,
             before=after_token(token, "next_page_token") if token else None,
             limit=size + 1,

@@ -17,7 +17,7 @@ from backstay.protocol.versions import clamp_long_poll
 from backstay.server.auth import WORKER
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.worker.polls import Name, PollBody, leased, nothing, park, polling
+from backstay.server.published.worker.polls import Name, PollBody, leased_task, no_task, park, polling_worker
 from backstay.server.published.worker.workflow_tasks import ClaimBody, claiming
 from backstay.server.router import Route
 from backstay.server.server import Server
@@ -49,7 +49,7 @@ class HeartbeatActivityBody(AttemptBody, frozen=True, kw_only=True):
 
 async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(PollBody)
-    worker = polling(server, request, body)
+    worker = polling_worker(server, request, body)
     seconds = clamp_long_poll(body.timeout_seconds)
     assigned = await park(
         server,
@@ -67,8 +67,8 @@ async def poll(server: Server, request: HttpRequest) -> HttpResponse:
         seconds,
     )
     if assigned is None:
-        return nothing(server, request, "activity", worker)
-    return leased(assigned, activity_task(assigned))
+        return no_task(server, request, "activity", worker)
+    return leased_task(assigned, activity_task(assigned))
 
 
 async def claim(server: Server, request: HttpRequest) -> HttpResponse:
@@ -91,7 +91,7 @@ async def claimed(
             compatibility=compatibility,
         )
     )
-    return leased(assigned, activity_task(assigned))
+    return leased_task(assigned, activity_task(assigned))
 
 
 async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:

@@ -116,10 +116,10 @@ async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def deregister(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return await leave(server, request.namespace, request.params["worker_id"])
+    return await deregister_worker(server, request.namespace, request.params["worker_id"])
 
 
-async def leave(server: Server, namespace: str, worker_id: str) -> dict[str, Any]:
+async def deregister_worker(server: Server, namespace: str, worker_id: str) -> dict[str, Any]:
     """Remove a worker that deregisters or is removed, and offer its tasks to others.
 
     Its leases are given back on disk before its registration is removed. The next server gives up the leases of registered

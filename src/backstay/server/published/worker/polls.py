@@ -17,7 +17,7 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.protocol.history import Encoding
 from backstay.protocol.requests import Request
 from backstay.protocol.tasks import lease
-from backstay.server.http_errors import Elsewhere, HttpError
+from backstay.server.http_errors import HttpError, NotTheEngine
 from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
 from backstay.server.pending_reply import too_many_parked
 from backstay.server.server import Server
@@ -39,8 +39,8 @@ class PollBody(Struct, frozen=True, kw_only=True):
     accept_history_encoding: Encoding | None = None
 
 
-def polling(server: Server, request: HttpRequest, body: PollBody) -> RegisteredWorker:
-    refuse_guest(server, request)
+def polling_worker(server: Server, request: HttpRequest, body: PollBody) -> RegisteredWorker:
+    refuse_unless_engine(server, request)
     worker = server.workers.polling(request.namespace, body.worker_id, body.task_queue, body.build_id)
     if server.rollouts.draining(request.namespace, worker.task_queue, worker.build_id):
         raise HttpError(
@@ -60,18 +60,18 @@ async def park(server: Server, request: HttpRequest, engine_request: Request[A |
         return None
     if not seconds:
         return await server.api.call(engine_request)
-    async with watching(server, request):
+    async with parked_wait(server, request):
         return await server.api.call(engine_request)
 
 
 @asynccontextmanager
-async def watching(server: Server, request: HttpRequest) -> AsyncGenerator[None]:
+async def parked_wait(server: Server, request: HttpRequest) -> AsyncGenerator[None]:
     """Count a wait as parked, and cancel it when the caller hangs up."""
     if server.parked >= server.settings.max_parked_polls:
         raise _full(request)
     me = asyncio.current_task()
     assert me is not None
-    watch = asyncio.get_running_loop().create_task(request.gone())
+    watch = asyncio.get_running_loop().create_task(request.until_disconnected())
     watch.add_done_callback(lambda done: None if done.cancelled() else me.cancel())
     server.parked += 1
     try:
@@ -85,9 +85,9 @@ async def watching(server: Server, request: HttpRequest) -> AsyncGenerator[None]
         watch.cancel()
 
 
-def nothing(server: Server, request: HttpRequest, kind: str, worker: RegisteredWorker) -> HttpResponse:
+def no_task(server: Server, request: HttpRequest, kind: str, worker: RegisteredWorker) -> HttpResponse:
     """The response without a task: none is ready, the queue is throttled, or the database is unavailable."""
-    refuse_guest(server, request)
+    refuse_unless_engine(server, request)
     queue = (kind, worker.namespace, worker.task_queue)
     refusal = server.admission.refusal(queue)
     if refusal is not None and not server.draining:
@@ -97,13 +97,13 @@ def nothing(server: Server, request: HttpRequest, kind: str, worker: RegisteredW
     return HttpResponse({"task": None, "poll_status": "empty", "retry_after_seconds": None})
 
 
-def refuse_guest(server: Server, request: HttpRequest) -> None:
+def refuse_unless_engine(server: Server, request: HttpRequest) -> None:
     """Refuse a poll on a server that is not the engine. Published workers know this refusal and poll again."""
     if server.engine.holder or server.draining:
         return
     body = request.decode(PollBody)
     kind = request.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_")
-    raise Elsewhere(
+    raise NotTheEngine(
         "backend_unavailable",
         operation=f"poll_{kind}",
         outcome="unknown",
@@ -116,7 +116,7 @@ def refuse_guest(server: Server, request: HttpRequest) -> None:
     )
 
 
-def leased(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str, Any]) -> HttpResponse:
+def leased_task(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str, Any]) -> HttpResponse:
     return HttpResponse({"task": task, "poll_status": "leased", "lease": lease(assigned.task)})
 
 

@@ -18,7 +18,7 @@ from backstay.protocol.versions import clamp_long_poll
 from backstay.server.auth import WORKER
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.worker.polls import Name, PollBody, refuse_guest, watching
+from backstay.server.published.worker.polls import Name, PollBody, parked_wait, refuse_unless_engine
 from backstay.server.remote_queries import Kind, PendingQuery
 from backstay.server.router import Route
 from backstay.server.server import Server
@@ -71,14 +71,14 @@ async def poll_validation(server: Server, request: HttpRequest) -> HttpResponse:
 async def _poll(server: Server, request: HttpRequest, kinds: frozenset[str]) -> HttpResponse:
     body = request.decode(PollBody)
     worker = server.workers.polling(request.namespace, body.worker_id, body.task_queue, body.build_id)
-    refuse_guest(server, request)
+    refuse_unless_engine(server, request)
     seconds = clamp_long_poll(body.timeout_seconds)
     if not seconds or server.draining:
         found = server.questions.poll(worker, kinds)
         return HttpResponse(EMPTY) if found is None else leased(server, found)
     asker = server.questions.park(worker, kinds)
     try:
-        async with watching(server, request):
+        async with parked_wait(server, request):
             alarm = server.engine.world.at(server.now + round(seconds * SECOND), lambda: server.questions.unpark(asker))
             found = await asyncio.shield(asker.future)
             alarm.cancel()
@@ -88,7 +88,7 @@ async def _poll(server: Server, request: HttpRequest, kinds: frozenset[str]) -> 
             server.questions.give_back(missed)
         raise
     if found is None:
-        refuse_guest(server, request)  # it may have lost the engine meanwhile
+        refuse_unless_engine(server, request)  # it may have lost the engine meanwhile
     return HttpResponse(EMPTY) if found is None else leased(server, found)
 
 

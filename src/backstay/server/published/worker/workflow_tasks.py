@@ -23,7 +23,15 @@ from backstay.protocol.versions import clamp_long_poll
 from backstay.server.auth import WORKER
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.worker.polls import Name, PollBody, leased, nothing, park, polling, watching
+from backstay.server.published.worker.polls import (
+    Name,
+    PollBody,
+    leased_task,
+    no_task,
+    park,
+    parked_wait,
+    polling_worker,
+)
 from backstay.server.published.worker.query_tasks import VALIDATE
 from backstay.server.published.worker.query_tasks import leased as asked
 from backstay.server.remote_queries import PendingQuery
@@ -98,7 +106,7 @@ class ClaimBody(Struct, frozen=True, kw_only=True):
 
 async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(PollBody)
-    worker = polling(server, request, body)
+    worker = polling_worker(server, request, body)
     seconds = clamp_long_poll(body.timeout_seconds)
     poll_request = ask.PollWorkflowTask(
         worker_id=worker.worker_id,
@@ -115,10 +123,10 @@ async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     else:
         assigned = await park(server, request, poll_request, seconds)
     if assigned is None:
-        return nothing(server, request, "workflow", worker)
+        return no_task(server, request, "workflow", worker)
     if isinstance(assigned, PendingQuery):
         return asked(server, assigned)
-    return leased(assigned, await _task(server, assigned, body))
+    return leased_task(assigned, await _task(server, assigned, body))
 
 
 async def _either(
@@ -130,7 +138,7 @@ async def _either(
     asker = server.questions.park(worker, VALIDATE)
     polling_task = asyncio.ensure_future(server.api.call(poll_request))
     try:
-        async with watching(server, request):
+        async with parked_wait(server, request):
             await asyncio.wait({polling_task, asker.future}, return_when=asyncio.FIRST_COMPLETED)
             if polling_task.done() or asker.future.result() is None:
                 return await polling_task
@@ -157,7 +165,7 @@ async def claim(server: Server, request: HttpRequest) -> HttpResponse:
             compatibility=worker.compatibility,
         )
     )
-    return leased(assigned, await _task(server, assigned, body))
+    return leased_task(assigned, await _task(server, assigned, body))
 
 
 async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
