@@ -102,7 +102,7 @@ def deaf(outbox: Outbox, send: Send) -> None:
 
 @contextmanager
 def losing(monkeypatch: pytest.MonkeyPatch, kind: str) -> Iterator[None]:
-    """No send with a parcel of this kind is delivered meanwhile."""
+    """No send with a message of this kind is delivered meanwhile."""
     dispatch = Outbox.dispatch
 
     def lose(outbox: Outbox, send: Send) -> None:

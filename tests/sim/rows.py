@@ -33,11 +33,11 @@ def made_again(send: StoredSend) -> bool:
     """A signal that is made again comes after those that followed it: only the last of several to one child is lost."""
     if send.kind != "SignalFromParent":
         return send.kind in MADE_AGAIN
-    parcel = unpack(SignalFromParent, send.body)
-    assert isinstance(parcel, SignalFromParent)
-    if parcel.signal_name != "tell":
+    message = unpack(SignalFromParent, send.body)
+    assert isinstance(message, SignalFromParent)
+    if message.signal_name != "tell":
         return False
-    arguments: Any = avro.decode(parcel.arguments or b"")
+    arguments: Any = avro.decode(message.arguments or b"")
     return str(arguments[0]).endswith(f".{MOST_TOLD - 1}")
 
 

@@ -95,7 +95,7 @@ class Loaded(NamedTuple):
 
 
 class StoredSend(NamedTuple):
-    """An outbox message that was not delivered yet; `body` is its encoded parcel."""
+    """An outbox message that was not delivered yet; `body` is the encoded message."""
 
     key: int
     sender: int

@@ -56,7 +56,7 @@ def state(flow: Flow) -> Stream:
     return found
 
 
-def parcel(number: int, what: WriteToStream) -> Deliver:
+def delivery(number: int, what: WriteToStream) -> Deliver:
     return Deliver(send=Send(number, 1, "default/streams", OUT.id, unpack(WriteToStream, pack(what))))
 
 
@@ -137,14 +137,14 @@ def test_an_item_that_code_emits_is_a_step_and_a_send_of_one_commit() -> None:
 def test_a_send_that_comes_twice_appends_once_and_one_that_comes_late_nothing() -> None:
     flow = stream()
     write = WriteToStream(to=OUT, items=[StreamItem(payload=b"a", idempotency_key="k")], command_identity="task")
-    flow.when(parcel(1, write))
-    flow.when(parcel(2, write))
+    flow.when(delivery(1, write))
+    flow.when(delivery(2, write))
     assert items(flow) == [b"a"]
     event = flow.history[-1].event
     assert isinstance(event, StreamItemAppended)
     assert (event.origin, event.origin_reference) == ("workflow", "task")
-    flow.when(parcel(3, WriteToStream(to=OUT, finish=True, error_reason="broke")))
-    late = flow.when(parcel(4, WriteToStream(to=OUT, items=[StreamItem(payload=b"b", idempotency_key="l")])))
+    flow.when(delivery(3, WriteToStream(to=OUT, finish=True, error_reason="broke")))
+    late = flow.when(delivery(4, WriteToStream(to=OUT, items=[StreamItem(payload=b"b", idempotency_key="l")])))
     assert (late.events, late.taken_sends) == ([], [4])
     assert (state(flow).status, names(flow.history)[-1]) == ("errored", "StreamClosed")
 
@@ -205,7 +205,7 @@ def test_each_idempotency_key_of_a_stream_stands_once_in_the_order_it_first_came
     for number, (first, count, by_code) in enumerate(appends):
         batch = [StreamItem(payload=str(key).encode(), idempotency_key=str(key)) for key in range(first, first + count)]
         if by_code:
-            flow.when(parcel(number, WriteToStream(to=OUT, items=batch)))
+            flow.when(delivery(number, WriteToStream(to=OUT, items=batch)))
         else:
             reply = flow.when(AppendItems(to=OUT, batch=Items(items=batch))).reply
             assert reply.deduped + len(reply.accepted_offsets) == count

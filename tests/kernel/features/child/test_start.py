@@ -42,9 +42,9 @@ def test_the_call_is_two_facts_and_one_send_in_one_decision() -> None:
     assert scheduled.routing.queue == "q"
     assert begun.child_run_number == 1
     (send,) = decision.sends
-    parcel = start_of(send)
+    message = start_of(send)
     assert send.workflow_id == scheduled.child_workflow_instance_id
-    assert (parcel.run_id, parcel.arguments, parcel.workflow_type) == (scheduled.child_workflow_run_id, b"a", "ship")
+    assert (message.run_id, message.arguments, message.workflow_type) == (scheduled.child_workflow_run_id, b"a", "ship")
     assert decision.instance.unanswered == 1
     assert decision.instance.waits_externally, "nothing has to move the parent until the child does"
 

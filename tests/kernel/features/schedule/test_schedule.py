@@ -215,8 +215,8 @@ def test_the_workflow_is_judged_by_the_code_that_is_known_where_it_starts() -> N
     one.flow.due(60)
     (send,) = one.world.on_their_way(StartFromSchedule)
     known = RecordedDefinition(signals=["go"], fingerprint="f")
-    parcel = send.message.with_definition(lambda routing, _: (replace(routing, compatibility="b1"), known))
-    one.world.rows[send.key] = type(send)(send.key, send.sender, send.namespace, send.workflow_id, parcel)
+    message = send.message.with_definition(lambda routing, _: (replace(routing, compatibility="b1"), known))
+    one.world.rows[send.key] = type(send)(send.key, send.sender, send.namespace, send.workflow_id, message)
     one.world.settle()
     began: Any = one.started[0].history[1].event
     assert (began.workflow_definition_fingerprint, began.routing.compatibility) == ("f", "b1")
