@@ -1,8 +1,8 @@
 """Ready tasks that wait for a worker: the most urgent first, and among equals each fairness key gets its share.
 
 Shares are start-time fair: a key is stamped with the virtual time at which its share begins, and serving a task of weight
-w moves the stamp by 1/w. The earliest stamp is next. A key that was idle begins at the present and has saved up nothing,
-so it neither starves nor is it starved: between two tasks of one key every other waiting key of the same urgency comes.
+w moves the stamp by 1/w. The earliest stamp is next. A key that was idle begins at the present and has saved up nothing. So no
+key starves: between two tasks of one key every other waiting key of the same priority is served.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import NamedTuple
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 
-_KEEP = 1024  # stamps, before those of the past are forgotten
+_KEEP = 1024  # stamps, before those in the past are dropped
 
 
 class Rank(NamedTuple):
-    """Where the next task of a backlog stands; the smallest goes first."""
+    """The order of the first tasks of several backlogs; the smallest is next."""
 
     priority: int
     stamp: float
@@ -26,7 +26,7 @@ class Rank(NamedTuple):
 
 
 class Shares:
-    """What each fairness key of a queue has had."""
+    """The virtual time of each fairness key of a queue."""
 
     __slots__ = ("_keep", "_stamps", "_time")
 
@@ -44,7 +44,9 @@ class Shares:
         self._stamps[key] = began + 1 / weight
         if len(self._stamps) > self._keep:
             self._stamps = {key: stamp for key, stamp in self._stamps.items() if stamp > began}
-            self._keep = max(_KEEP, 2 * len(self._stamps))  # all of them may be in use: not with every task
+            self._keep = max(
+                _KEEP, 2 * len(self._stamps)
+            )  # all may be in use, and looking through them for every task would be slow
 
 
 class _Waiting(NamedTuple):
@@ -55,7 +57,7 @@ class _Waiting(NamedTuple):
 
 
 class _Level:
-    """Tasks of one urgency, by fairness key. `order` may be early for a key, never late."""
+    """Tasks of one priority, by fairness key. The stamp of a key in `order` may be too early, never too late."""
 
     __slots__ = ("keys", "order")
 
@@ -65,13 +67,13 @@ class _Level:
 
 
 class Backlog:
-    """The waiting tasks of one lane. `known` says which of them still wait; the others fall out on the way."""
+    """The waiting tasks of one lane. `waiting` holds the ids that still wait; other tasks are dropped when they are met."""
 
-    __slots__ = ("_known", "_levels", "_shares")
+    __slots__ = ("_levels", "_shares", "_waiting_ids")
 
-    def __init__(self, shares: Shares, known: set[str]) -> None:
+    def __init__(self, shares: Shares, waiting: set[str]) -> None:
         self._shares = shares
-        self._known = known
+        self._waiting_ids = waiting
         self._levels: dict[int, _Level] = {}
 
     def add(self, task: Task) -> None:
@@ -87,14 +89,14 @@ class Backlog:
         heappush(waiting, _Waiting(task.available_at, task.id, task.workflow, max(routing.fairness_weight, 1)))
 
     def first(self) -> Rank | None:
-        """The rank of what is next, or None: nothing waits here any more."""
+        """The rank of the next task; None if no task waits."""
         while self._levels:
             priority = min(self._levels)
             level = self._levels[priority]
             while level.order:
                 stamp, since, key = level.order[0]
                 waiting = level.keys[key]
-                while waiting and waiting[0].task_id not in self._known:
+                while waiting and waiting[0].task_id not in self._waiting_ids:
                     heappop(waiting)
                 if not waiting:
                     heappop(level.order)
@@ -109,7 +111,7 @@ class Backlog:
         return None
 
     def take(self) -> tuple[str, int]:
-        """(task id, instance) of what `first` has just ranked."""
+        """Take out the task that `first` has just ranked: (task id, instance)."""
         level = self._levels[min(self._levels)]
         key = level.order[0][2]
         taken = heappop(level.keys[key])
@@ -117,10 +119,10 @@ class Backlog:
         return taken.task_id, taken.workflow
 
     def tidy(self) -> bool:
-        """Forget what no longer waits; whether anything does."""
+        """Drop tasks that no longer wait; True if any task is left."""
         for priority, level in list(self._levels.items()):
             for key, waiting in list(level.keys.items()):
-                level.keys[key] = [one for one in waiting if one.task_id in self._known]
+                level.keys[key] = [one for one in waiting if one.task_id in self._waiting_ids]
                 heapify(level.keys[key])
                 if not level.keys[key]:
                     del level.keys[key]
@@ -131,11 +133,11 @@ class Backlog:
         return bool(self._levels)
 
     def all(self) -> list[tuple[Micros, str, int]]:
-        """(since when, task id, instance) of everything that waits."""
+        """(ready since, task id, instance) of all waiting tasks."""
         return [
             waiting[:3]
             for level in self._levels.values()
             for key in level.keys.values()
             for waiting in key
-            if waiting.task_id in self._known
+            if waiting.task_id in self._waiting_ids
         ]

@@ -1,6 +1,6 @@
 """The cache of workflow states, bounded by (estimated) bytes, least recently used first out.
 
-An entry with decisions on their way to disk, or with code in the middle of a task, stays: it is ahead of the database.
+An entry with uncommitted decisions, or with code in the middle of a task, is never evicted: it is ahead of the database.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PER_DEADLINE = 64
 
 
 class CachedInstance:
-    """A workflow in memory. `fresh` are the events its live code has not seen; None: that record has a gap."""
+    """An instance in memory. `unseen_events` are those that its live code has not seen; None: the list has a gap."""
 
     __slots__ = (
         "answers",
@@ -39,10 +39,10 @@ class CachedInstance:
         "unseen_events",
     )
 
-    def __init__(self, instance: Instance, fresh: list[Recorded] | None) -> None:
+    def __init__(self, instance: Instance, unseen_events: list[Recorded] | None) -> None:
         self.instance = instance
-        self.on_disk = instance.exists  # before that, another process may be first to create it
-        self.unseen_events = fresh
+        self.on_disk = instance.exists  # if not, another process may still be first to create it
+        self.unseen_events = unseen_events
         self.open_batch_entry: BatchEntry | None = None  # the turn that takes its messages until the next commit
         self.inflight = 0
         # Answers that need no write of their own and wait for the commits they are based on.
@@ -52,7 +52,7 @@ class CachedInstance:
         self.cost = 0
 
     def unseen_after(self, run: int, sequence: int) -> list[Recorded] | None:
-        """The events of a run after `sequence`, as far as live code has not seen them; None: that record has a gap."""
+        """The events of a run after `sequence` that live code has not seen; None: the list has a gap."""
         return (
             None
             if self.unseen_events is None
@@ -60,7 +60,7 @@ class CachedInstance:
         )
 
     def restart_unseen(self) -> None:
-        """Whoever runs the code knows every event so far, or reads it from disk: from now on none is left out."""
+        """Begin the list without a gap: the worker that runs the code has all events so far, or reads them from disk."""
         self.unseen_events = []
 
 
@@ -73,7 +73,7 @@ class Cache:
         self._names: dict[tuple[str, str], int] = {}
         self.get: Callable[[int], CachedInstance | None] = (
             self._entries.get
-        )  # asked for with every message: no call of Python
+        )  # called for every message, so it is the dict's own method
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -91,7 +91,7 @@ class Cache:
         return entry
 
     def used(self, entry: CachedInstance, code: int) -> None:
-        """This entry was just worked on: it is the newest, and may weigh something else now. `code`: bytes of live code."""
+        """Mark an entry as the most recently used, and estimate its size again. `code`: bytes of live code."""
         instance = entry.instance
         run = instance.run
         self._entries.move_to_end(instance.key)

@@ -1,7 +1,7 @@
 """The dispatcher: hands leased tasks to their workers, and offers waiting tasks to workers that have room.
 
-A task is offered by a message to its instance (`Offer`), since only a decision leases it. Where the instance is not in memory
-that reads it first, and the next offer to the same worker waits for that: otherwise one free slot would read a whole lane.
+A task is offered by a message to its instance (`Offer`), since only a decision can lease it. An instance that is not in memory
+is read first, and the next offer to the same worker waits for that read: otherwise one free slot would read a whole lane.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from backstay.kernel.values import SECOND
 from backstay.store import Unavailable
 
 LAST_COMMIT = SECOND
-"""How much longer a poll waits for a commit that is under way when its time is over."""
+"""How much longer a poll whose time is over waits for the commit of the task that is reserved for it."""
 
 
 class DispatchEngine(Submits, Protocol):
@@ -51,13 +51,13 @@ class Dispatcher:
     # -- tasks whose leases are on disk
 
     def deliver(self, entry: CachedInstance, assignment: Any) -> None:
-        """Hand out a task whose lease is on disk now."""
+        """Hand a task whose lease is on disk now to its worker."""
         task: Task = assignment.task
         matching = self._matching
         if matching.admission is not None:
             matching.admission.settled(task.id, queue_of(task))
             if task.until is not None and not self._leases.has(task.id):
-                self._serve_soon()  # the decision that leased it took it back
+                self._serve_soon()  # the same decision has leased it and ended the lease
         executor = matching.executor_of(task.owner or "")
         if executor is not None:
             if task.kind == "workflow":
@@ -78,7 +78,7 @@ class Dispatcher:
             poll.future.set_result(assignment)
 
     def withdraw(self, task_ids: Iterable[str]) -> None:
-        """Tell the workers of these tasks that their attempts are over. One that polls learns it from its next heartbeat."""
+        """Tell the workers of these tasks that their attempts are over. A polling worker learns it from its next heartbeat."""
         for task_id in task_ids:
             worker = self._matching.remote_workers.holder_of(task_id)
             if worker is not None:
@@ -90,11 +90,11 @@ class Dispatcher:
     # -- polls
 
     def serve_poll(self, poll: ParkedPoll) -> None:
-        """Offer the poll the best task that waits for one like it."""
+        """Offer the poll the best waiting task that it can take."""
         matching = self._matching
         while matching.admits(poll.place):
             found = matching.lanes.take_best(lambda lane: matching.fits(poll, lane))
-            # A task may have been claimed by name, or closed, while it stood in its lane; there may be another.
+            # A task may have been claimed by name, or closed, while it stood in its lane. Then the next one is offered.
             if found is None or not self._offer_to_poll(poll, *found):
                 return
 
@@ -115,7 +115,7 @@ class Dispatcher:
     def replace_poll(self, before: ParkedPoll, after: ParkedPoll) -> bool:
         """A worker repeated a poll with the same id: end the first poll and hand its reserved task to the second.
 
-        Whether there was one: it comes with the commit that is under way.
+        Returns whether a task was reserved: the second poll gets it with the commit that is under way.
         """
         reserved = self._matching.polls.replace(before, after)
         if not before.future.done():
@@ -131,7 +131,7 @@ class Dispatcher:
             world.at(world.now() + LAST_COMMIT, lambda: self._answer_empty(poll))
 
     def _answer_empty(self, poll: ParkedPoll) -> None:
-        """There is no task for this poll. One that was reserved for it is released when its commit is through."""
+        """Answer a poll without a task. A task that was reserved for it is released after its commit (`deliver`)."""
         self._matching.polls.unpark(poll)
         if not poll.future.done():
             poll.future.set_result(None)
@@ -152,7 +152,7 @@ class Dispatcher:
             self.serve_poll(poll)
 
     def serve_freed(self, freed: Iterable[Queue], workers: Iterable[RemoteWorker]) -> None:
-        """Leases have ended: of these queues, and of these remote workers."""
+        """Leases of these queues and of these remote workers have ended: offer waiting tasks there."""
         matching = self._matching
         if freed and matching.lanes.waiting and (matching.polls.by_queue or matching.admission is not None):
             self.serve_queues(matching.relieved(freed))
@@ -195,10 +195,10 @@ class Dispatcher:
 
         while (found := matching.lanes.take_best(wanted)) is not None:
             if self._offer_to_executor(executor, *found):
-                return  # it has not taken room yet; asking for more now would read the whole lane for one slot
+                return  # no slot is taken before the read has ended; to go on now would read the whole lane for one slot
 
     def _offer_to_executor(self, executor: Executor, task_id: str, key: int) -> bool:
-        """Offer a task that an executor may have; whether its instance is being read first, after which this goes on."""
+        """Offer a task to an executor. True if its instance is read first; `serve_executor` then goes on after the read."""
         offer = Offer(task_id=task_id)
         later = False
 
@@ -207,7 +207,8 @@ class Dispatcher:
                 self._engine.submit_later(key, offer)
             if later:
                 self._reading -= 1
-                # An executor asks for one more when it ends a task; a task that it did not take leaves its slot to another.
+                # An executor that took the task asks for the next one when it ends. If it did not take it, its slot is still
+                # free for another.
                 if task_id not in executor.holding or not self._reading:
                     self.serve_executor(executor)
 
@@ -217,7 +218,7 @@ class Dispatcher:
         return later
 
     def _offer_and_read(self, task_id: str, key: int, then: Callable[[], None]) -> bool:
-        """Offer a task; whether its instance is being read first. Then `then` is called when that is through."""
+        """Offer a task. True if its instance is read first; `then` is called after the read."""
         offer = Offer(task_id=task_id)
         later = False
 
@@ -231,10 +232,10 @@ class Dispatcher:
         later = self._loading.reads(key)
         return later
 
-    # -- leases that come to nothing
+    # -- reserved slots that are not used
 
     def on_unleased(self, tasks: Collection[Task]) -> None:
-        """Slots were reserved for these tasks, and they are not leased after all: others may have the slots."""
+        """These tasks are not leased after all: offer their reserved slots to other tasks."""
         matching = self._matching
         if tasks:
             if matching.admission is not None:
@@ -249,5 +250,5 @@ class Dispatcher:
 
     def _serve_now(self) -> None:
         self._serving_soon = False
-        if self._engine.down is None:  # otherwise all are served when the database is back
+        if self._engine.down is None:  # otherwise recovery serves all when the database is back
             self.serve_all()

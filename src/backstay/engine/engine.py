@@ -1,9 +1,10 @@
 """The engine: messages in, decisions out, one group commit after another. Nobody is answered before their own commit.
 
-`submit` is a plain function on the one thread that owns all state: decide, fold, add to the open batch. All messages of an
-instance until the next commit share one turn, and so become one decision. `flush` runs the workflow code that is due in this
-process, seals the turns and hands the batch to the store; what it caused is delivered when the store says so. While a batch is on its way, later messages are decided on top of it (speculation). If a decision does not
-commit as itself, the state and code that grew on it are thrown away and its messages are decided again, in order.
+`submit` is a plain function on the one thread that owns all state: decide, fold, add to the open batch (`batch.py`). All
+messages of an instance until the next commit share one turn, and so become one decision. `_flush` runs the workflow code that
+is due in this process, seals the turns and hands the batch to the store. When the batch is on disk, its effects take place
+(`effects.py`). While it is being written, later messages are decided on top of it (speculation). A decision that does not
+commit is rolled back with the state and code that grew on it, and its messages are decided again, in order (`rollback.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _after_fork() -> None:
 
 after_fork_in_child(_after_fork)
 
-PAUSE = SECOND  # before a message is submitted again
+PAUSE = SECOND  # before `submit_later` submits
 
 Define = Callable[[Routing, str], tuple[Routing, RecordedDefinition | None]]
 
@@ -65,7 +66,7 @@ def _undefined(routing: Routing, workflow_type: str) -> tuple[Routing, RecordedD
 
 
 class Engine:
-    """`define`: what is known here of a workflow type that is started by a process which does not know its code."""
+    """`define` supplies the routing and definition of a workflow type that was started by a process without its code."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class Engine:
         self.holder = False
         self.down: Unavailable | None = None
         self._due = Due()
-        self.idle = False  # nothing was found to do for a while
+        self.idle = False  # the sweep found nothing to do, and nothing was committed since
         self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
         self.waiters = Waiters(world)
         self._uncommitted = Uncommitted()
@@ -104,7 +105,7 @@ class Engine:
         self._effects = Effects(
             self, self.matching, self.leases, self.dispatcher, self.outbox, self.waiters, self.rollback
         )
-        # Every turn takes these along, so they are bound once.
+        # Bound once: every turn gets these arguments.
         self._turn: Callable[[Instance], Turn] = partial(machine.begin, ids=world.ids, deployed=self.deployed)
         self._forked = False
         self._stopping = False
@@ -113,7 +114,7 @@ class Engine:
         self._flushing = False
 
     def forked(self) -> None:
-        """This is a child process now: the engine belongs to its parent."""
+        """Refuse all messages: this is a child process now, and the engine belongs to its parent."""
         self._forked = True
 
     # -- messages
@@ -121,10 +122,10 @@ class Engine:
     def submit(
         self, key: int, message: Message, reply: Reply | None = None, *, again: bool = True, code_ran: bool = False
     ) -> None:
-        """Decide a message for an instance. `again`: if its decision does not commit, decide it anew.
+        """Decide a message for an instance. `again`: if its decision does not commit, decide it again.
 
-        `code_ran`: the run's code has met this message on its worker already, and what it decided is submitted next. So the
-        workflow task that the message causes is not given to anybody; the completion that follows claims it by its id.
+        `code_ran`: the run's code has seen this message on its worker already, and its completion is submitted next. So the
+        workflow task that the message causes is offered to no worker; the completion claims it by its id.
         """
         if self._forked:
             raise ForkedEngine
@@ -167,13 +168,14 @@ class Engine:
         """Decide a message on top of all earlier decisions for its instance, those on their way to disk included.
 
         That is speculation: a commit takes milliseconds, and the next message does not wait for it. So the state in memory
-        may be ahead of the database, and what it is ahead by may come to nothing: another process commits first (then the
-        guard `Decision.after` does not match), or the database fails. Two rules make that safe. First, nobody outside
+        may be ahead of the database, and a decision may still fail: another process commits first (then the guard
+        `Decision.after` does not match), or the database fails. Two rules make that safe. First, nobody outside
         learns of a decision before its own commit: replies, sends and deliveries wait for it (`Effects`), and an
-        answer that writes nothing waits for the commits it is based on (`_answer`). Without it a caller is told of a
-        signal that never was (mutant "answers before the commit"). Second, a decision that fails takes everything with
-        it that grew on it, state, live code and slots, and its messages are decided again (`Rollback.discard`). Without it
-        the next decision contradicts what is on disk (mutant "state survives a failed commit"), or a report is lost
+        answer that writes nothing waits for the commits it is based on (`_answer`). Without this rule a caller gets an
+        answer about a signal that does not exist (mutant "answers before the commit"). Second, a decision that fails takes
+        everything with it that grew on it, state, live code and slots, and its messages are decided again
+        (`Rollback.discard`). Without this rule the next decision contradicts the rows on disk (mutant "state survives a
+        failed commit"), or a report is lost
         (`test_a_report_that_was_refused_by_a_decision_that_comes_to_nothing_is_heard_again`).
 
         `refused` is called instead of `reply` if the message is refused, with the answer that `reply` would have had.
@@ -193,8 +195,8 @@ class Engine:
             self._answer(entry, message, answer, None, refusal, again)
             return
         except Exception as error:
-            # A bug: the state may be half folded. It is thrown away; nothing of it was written.
-            log.exception("deciding %s for workflow %s failed", type(message).__name__, entry.instance.workflow_id)
+            # A bug. The state may be half folded, so it is thrown away; none of it was written.
+            log.exception("workflow %s: deciding %s failed", entry.instance.workflow_id, type(message).__name__)
             self.rollback.release_slots(turn.granted[0 if item is None else len(item.assignments) :])
             self.discard(entry)
             if reply is not None:
@@ -208,16 +210,16 @@ class Engine:
         item.messages.append((message, reply, value, again))
         self._follow(item)
         if turn.closed or (self.rollback.one_by_one and entry.instance.name in self.rollback.one_by_one):
-            self._seal(item)  # an end is reported once; and a decision that failed is split into its messages
+            self._seal(item)  # the end of a run is a decision of its own, and so is each message after a failed write
 
     # A process may become the engine, or stop being it, in the middle of a turn.
 
     def _runs_inline(self, entry: CachedInstance, run: Run, due: Task, code_ran: bool) -> bool:
-        """Whether the code of a due task runs before the turn is sealed; then it is in line for that."""
+        """Whether the code of a due task runs before the turn is sealed. If it is to run here, it is queued for that."""
         if not self.holder:
             return False
         if code_ran:
-            return True  # on its worker, and its commands follow in the same request
+            return True  # its worker has run it, and its commands follow in the same request
         executor = self.matching.inline_executor(run)
         if executor is None:
             return False
@@ -225,11 +227,11 @@ class Engine:
         return True
 
     def _match(self, entry: CachedInstance, turn: Turn) -> None:
-        """Find workers for the tasks that a message made ready. One that is taken is leased in this very decision.
+        """Find workers for the tasks that a message made ready. A task that a worker takes is leased in the same decision.
 
-        The offer reserves a slot of its worker at once: the next task, of this instance or another, must not be promised
-        the same slot while this one is on its way to disk. A slot is a promise outside the rows, so whoever discards the
-        turn gives it back (`Rollback.release_slots`). Without that the worker would seem full for ever. Tests:
+        The offer reserves a slot of its worker at once: the next task, of this instance or another, must not get the same
+        slot while this one is being written. A slot is reserved in memory and not in the rows, so a turn that is discarded
+        gives its slots back (`Rollback.release_slots`). Without that the worker would seem full for ever. Tests:
         `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`, and the mutant "room is not given back".
         """
         matching = self.matching
@@ -258,7 +260,7 @@ class Engine:
         return item
 
     def _follow(self, item: BatchEntry) -> None:
-        """Take note of what the turn came to since the last look: events for live code, and leases to deliver."""
+        """Note the turn's new events for live code, and its new leases for delivery after the commit."""
         entry = item.entry
         turn = item.turn
         events = turn.events
@@ -272,7 +274,7 @@ class Engine:
                 item.assignments.append(self.machine.assign(entry.instance, task))
 
     def _seal(self, item: BatchEntry) -> None:
-        """No more messages for this turn: it becomes a decision."""
+        """Make a decision of the turn. It takes no more messages."""
         entry = item.entry
         turn = item.turn
         entry.open_batch_entry = None
@@ -297,10 +299,10 @@ class Engine:
         error: BaseException | None,
         again: bool,
     ) -> None:
-        """Answer without a write of its own, but never ahead of the commits the answer is based on.
+        """Answer a message that writes nothing, but not before the commits that the answer is based on.
 
-        If those come to nothing, the message is decided anew, also if nobody waits for its answer: a report that came too
-        late for a run which then was not over after all is the only word about its work.
+        If those fail, the message is decided again, also if nobody waits for its answer. A report may have been refused
+        because its run was closed; if the commit that closed it fails, the report is needed, and no worker repeats it.
         """
         if entry.inflight:
             if reply is not None or again:
@@ -316,7 +318,7 @@ class Engine:
             self.world.soon(self._flush)
 
     def keep_flushing(self) -> None:
-        """More code is due than one commit should wait for: come back for it, even if there is nothing to write now."""
+        """Flush again soon, even if there is nothing to write: more code is due than one commit should wait for."""
         if not self._uncommitted.open:
             self._schedule_flush()
 
@@ -324,15 +326,15 @@ class Engine:
         key = self.cache.named(namespace, workflow_id)
         if key is not None and (entry := self.cache.get(key)) is not None and entry.on_disk:
             return key
-        # What is only being created here another process may have created already, under another key.
+        # An instance that is only being created here may exist on disk already, created by another process under another key.
         return await self.store.find(namespace, workflow_id) or self.cache.named(namespace, workflow_id)
 
     async def retained(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
-        """The record of an earlier command with this request id: on disk, or on its way there."""
+        """The record of an earlier command with this request id, on disk or not committed yet."""
         found = self._uncommitted_command(key, command_type, request_id)
         if found is None:
             found = await self.store.command(key, command_type, request_id)
-        # Another try may have been decided while we asked.
+        # Another attempt may have been decided during the read.
         return found or self._uncommitted_command(key, command_type, request_id)
 
     def _uncommitted_command(self, key: int, command_type: str, request_id: str) -> CommandRecord | None:
@@ -379,7 +381,7 @@ class Engine:
             self._schedule_flush()
 
     def keep_or_evict(self, entry: CachedInstance) -> None:
-        """Nothing of this entry is on its way: keep it while it is useful."""
+        """Keep an entry without uncommitted decisions in the cache, or drop it if it will not be needed."""
         if entry.dead or entry.code_is_busy:
             return
         run = entry.instance.run
@@ -392,19 +394,19 @@ class Engine:
                 code += executor.weight(run.key)
         self.cache.used(entry, code)
 
-    # -- when a decision does not become fact
+    # -- instances that are rolled back, dropped or read again
 
     def discard(self, entry: CachedInstance) -> None:
-        """Forget an entry and everything decided on top of it that is not yet on disk."""
+        """Drop an entry and all its decisions that are not on disk."""
         self.rollback.discard(entry)
 
     def discard_cached(self, entry: CachedInstance) -> None:
-        """Of no more use, or another process has changed this instance: fold it again when it is next needed."""
+        """Drop an entry from memory; it is folded again from disk when it is next needed."""
         self.cache.drop(entry)
         self.forget_code(entry)
 
     def reload(self, key: int) -> bool:
-        """Have an instance folded anew from disk when it is next needed; False if it is moving right now."""
+        """Drop an instance from memory, so that it is folded again from disk; False if it is being changed right now."""
         entry = self.cache.get(key)
         if entry is not None:
             if entry.inflight or entry.code_is_busy:
@@ -413,14 +415,15 @@ class Engine:
         return True
 
     def submit_later(self, key: int, message: Message) -> None:
-        """Submit a message again after a pause: its instance could not be read."""
+        """Submit a message after a pause, because its instance could not be read."""
         self.world.at(self.world.now() + PAUSE, lambda: None if self._stopping else self.submit(key, message))
 
     def reconcile(self, key: int) -> None:
         """Bring the tasks of an instance back to what its history expects, and offer them to workers."""
         if not self.holder:
             return
-        # Work that is on its way to or from a worker is held by nobody for a moment: only what is at rest is judged.
+        # A task on its way to or from a worker is held by no executor for a moment, and must not be taken for lost. So
+        # `holding` is only given for an instance at rest.
         entry = self.cache.get(key)
         at_rest = key not in self.rollback.restless and (entry is None or not (entry.inflight or entry.code_is_busy))
         message = Reconcile(
@@ -437,22 +440,22 @@ class Engine:
     # -- the life of the engine
 
     def mark_idle(self) -> None:
-        """Nothing is to be done: the next commit calls `on_busy`."""
+        """The sweep is about to look for work: the next commit calls `on_busy`."""
         self.idle = True
 
     def mark_busy(self) -> None:
-        """Something was committed, here or by another process."""
+        """A commit took place, in this process or another."""
         if self.idle:
             self.idle = False
             call_all(self._lifecycle.on_busy)
 
     def on_unavailable(self, error: Unavailable) -> None:
-        """A read could not reach the database: without it this process decides nothing."""
+        """A read could not reach the database: decide nothing until it is back."""
         if self.down is None and not self._writing:
             self.rollback.go_down([], error)
 
     def stop_deciding(self, error: Unavailable) -> list[BatchEntry]:
-        """The database is gone: decide nothing until it is back. The turns that were open are for the caller to undo."""
+        """Decide nothing until the database is back. Returns the open turns, which the caller rolls back."""
         self.down = error
         self.leases.read = False  # a commit that seemed to fail may be on disk
         self.inline.due.clear()
@@ -462,23 +465,23 @@ class Engine:
         self.down = error
 
     def on_available(self) -> None:
-        """The database works again: decide the reports that waited for it."""
+        """The database works again: decide the deferred reports."""
         self.down = None
         self.rollback.submit_deferred()
 
     def take_over(self) -> None:
-        """This process becomes the engine: what it knew as a guest may be outdated, and is read again."""
+        """This process becomes the engine: instances that it knew as a guest may be outdated, and are read again."""
         self.holder = True
         for entry in self.cache:
             if entry.inflight == 0:
                 self.cache.drop(entry)
             else:
-                # Decided while another process had to run it, and not on disk yet, where recovery would find it.
+                # Decided as a guest and not on disk yet, so recovery does not find its tasks.
                 self.reconcile(entry.instance.key)
         self.loading.outdate()
 
     def step_down(self) -> None:
-        """Another process is the engine now: forget what only the engine may rely on."""
+        """Another process is the engine now: drop timers, lanes, leases and all instances in memory."""
         self.holder = False
         self.timers.forget()
         self.matching.lanes.clear()
@@ -494,7 +497,7 @@ class Engine:
             await ended
 
     def close(self) -> None:
-        """Stop what goes on by itself: timers, deliveries between instances, checks for those who wait."""
+        """Stop timers, deliveries between instances, and checks for waiters."""
         self._stopping = True
         self.outbox.stop()
         self.waiters.close()
@@ -503,11 +506,11 @@ class Engine:
     # -- small things
 
     def _wake(self, key: int) -> None:
-        if self.down is None:  # otherwise its wake is read from disk again, when that is back
+        if self.down is None:  # otherwise the wake is read from disk again when the database is back
             self.submit(key, self._due)
 
     def wait_for_workers(self, since: Micros, until: Micros) -> None:
-        """Before `since` no worker outside this process could be heard: none is too late before `until` because of that."""
+        """Postpone the deadlines of remote workers to `until`: before `since` this engine could not receive their reports."""
         self._due = Due(since=since, until=until)
 
     def forget_code(self, entry: CachedInstance) -> None:

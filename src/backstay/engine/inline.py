@@ -1,7 +1,7 @@
-"""Workflow code in this process: run on the engine's own thread, right before a batch is sealed.
+"""Inline code: workflow code that runs on the engine's own thread, right before a batch is sealed.
 
-So its commands share the commit of what woke it. Code is fed from memory while it is live (`fresh`), and otherwise from its
-whole history: what is on disk and what is on its way there.
+So its commands share the commit of the message that woke it. Live code gets the events it has not seen from memory
+(`unseen_events`); cold code gets its whole history: the events on disk, then the uncommitted ones.
 """
 
 from __future__ import annotations
@@ -75,49 +75,49 @@ class InlineCode:
         self._matching = matching
         self._uncommitted = uncommitted
         self.due: deque[tuple[CachedInstance, str, Executor]] = deque()
-        self._executing: dict[str, asyncio.Future[Any]] = {}  # who asked for a task to be run, by task
+        self._executing: dict[str, asyncio.Future[Any]] = {}  # callers of `execute`, by task
         self._fetching: dict[
             CachedInstance, dict[str, Executor]
         ] = {}  # cold code whose history is being read, with its tasks
         self._reports_stopped = False
-        self._held: dict[int, asyncio.Future[Any]] = {}  # those whose task is held, by instance
+        self._held: dict[int, asyncio.Future[Any]] = {}  # callers of `execute` whose task is held, by instance
 
     def run(self) -> None:
-        """Run what is due here before the batch is sealed: its commands share the commit of what woke it."""
+        """Run the code of all due tasks, up to a limit."""
         due = self.due
         if not due:
             return
         with self._matching.burst():
-            for _ in range(BURST):  # code that wakes itself at once must not keep the others from their commit
+            for _ in range(BURST):  # code that wakes itself at once must not delay the commit of others for ever
                 if not due:
                     return
                 entry, task_id, executor = due.popleft()
                 try:
                     self._activate(entry, task_id, executor)
                 except HistoryDamaged as damage:
-                    log.error("%s", damage)  # nothing of it may run; the rest of the batch has nothing to do with it
+                    log.error("%s", damage)  # this run stays where it is; the rest of the batch goes on
                 except Unavailable as error:
                     self._cannot_replay(entry, task_id, error)
         if due:
             self._engine.keep_flushing()
 
     def _activate(self, entry: CachedInstance, task_id: str, executor: Executor) -> None:
-        """Run the code of a task that was due when it got in line. Since then much may have happened to the task.
+        """Run the code of a task that was due when it was queued, unless the task has changed since then.
 
-        In this order: its entry was dropped; another worker has the task, or it is gone; its type has moved to a thread of
-        its own; its code is cold and its history has to be read first. Each of these leaves the task to another way.
+        The exits, in this order: its entry was dropped; another worker has the task, or it is gone; its type has moved to a
+        thread of its own; its code is cold and its history has to be read first.
         """
         instance = entry.instance
         item = entry.open_batch_entry
         task = instance.tasks.get(task_id) if item is None else item.turn.task(task_id)
         if entry.dead:
-            # Evicted or rolled back: what is due there is found from its rows.
+            # Evicted or rolled back: its due tasks are found from its rows.
             self._engine.reconcile(instance.key)
             return
         if entry.code_is_busy or task is None or task.state != "ready":
             return
         if not executor.inline(task.kind, task.type):
-            if task_id in instance.tasks:  # otherwise it is created with this turn, and offered then
+            if task_id in instance.tasks:  # otherwise sealing this turn creates the task and offers it
                 self._engine.submit(instance.key, Offer(task_id=task_id))
             return
         run = instance.run
@@ -130,7 +130,7 @@ class InlineCode:
             history = self._store.history(run.key)
             if not isinstance(history, Ready):
                 if task_id not in instance.tasks:
-                    return  # it gets its row with this commit, and comes again
+                    return  # this commit writes its row, and then it is offered again
                 self._fetch(entry, task_id, executor, history)
                 return
             result = self._replay(entry, run, assignment, history.value, executor)
@@ -139,18 +139,18 @@ class InlineCode:
     def _fetch(
         self, entry: CachedInstance, task_id: str, executor: Executor, history: Awaitable[list[Recorded]]
     ) -> None:
-        """Read the history of cold code, once for all who wait for it."""
+        """Read the history of cold code, once for all its due tasks."""
         waiting = self._fetching.get(entry)
         if waiting is not None:
             waiting[task_id] = executor
             return
         self._fetching[entry] = {task_id: executor}
-        # The answer is as old as the question. What is on its way by now, or decided until it is here, goes behind it.
+        # The read returns the events that are on disk now. Uncommitted ones, and those decided during the read, come after.
         entry.unseen_events = self._uncommitted.events(entry)
         self._world.spawn(self._fetched(entry, history), "backstay-history")
 
     async def _fetched(self, entry: CachedInstance, history: Awaitable[list[Recorded]]) -> None:
-        """When the history of cold code is here, the code gets its turn like any other."""
+        """The history of cold code was read: queue its tasks again."""
         try:
             committed = await history
         except (HistoryDamaged, Unavailable) as error:
@@ -188,7 +188,7 @@ class InlineCode:
         committed: list[Recorded],
         executor: Executor,
     ) -> Any:
-        """Show cold code its whole history: the one its state was folded from, or nothing."""
+        """Show cold code its whole history. `COLD` if that is not the history its state was folded from."""
         whole = self._whole(entry, run, committed)
         if whole and whole[-1].checksum != run.checksum:
             return COLD
@@ -196,11 +196,16 @@ class InlineCode:
         return self._show(entry, whole, run, assignment, executor)
 
     def _show(
-        self, entry: CachedInstance, fresh: list[Recorded], run: Run, assignment: WorkflowAssignment, executor: Executor
+        self,
+        entry: CachedInstance,
+        unseen: list[Recorded],
+        run: Run,
+        assignment: WorkflowAssignment,
+        executor: Executor,
     ) -> Any:
-        """Give live code what it has not met and this task may see; the rest stays fresh for a later one."""
-        # A run that has just continued, or an earlier one that was archived, has left events of its own among them.
-        mine = fresh if run.number == 1 else [e for e in fresh if e.run == run.key]
+        """Run code on the events that it has not seen and that this task may see; the rest stays for a later task."""
+        # Earlier runs of the chain may have left events of their own in the list.
+        mine = unseen if run.number == 1 else [e for e in unseen if e.run == run.key]
         shown = events_shown(assignment, mine)
         result = executor.activate(assignment, shown, run.length - len(mine))
         if result is COLD:
@@ -208,12 +213,12 @@ class InlineCode:
         if shown is mine:
             entry.unseen_events = []
         else:
-            met = {e.sequence for e in shown}
-            entry.unseen_events = [e for e in mine if e.sequence not in met]
+            seen = {e.sequence for e in shown}
+            entry.unseen_events = [e for e in mine if e.sequence not in seen]
         return result
 
     def _whole(self, entry: CachedInstance, run: Run, committed: list[Recorded]) -> list[Recorded]:
-        """A run's history as it is decided: what is on disk, then what is on its way there."""
+        """A run's whole history: the events on disk, then the uncommitted ones."""
         return committed if entry.inflight == 0 else _joined(run, committed, self._uncommitted.events(entry))
 
     def _activated(self, entry: CachedInstance, task_id: str, executor: Executor, result: Any) -> None:
@@ -233,7 +238,7 @@ class InlineCode:
         self._engine.decide(entry, result, reply, False, self._refused)
 
     def _outdated(self, entry: CachedInstance, task_id: str) -> None:
-        """Its history on disk is not the one its state was folded from: another process has moved it meanwhile."""
+        """Drop an instance whose history on disk is not the one its state was folded from: another process has changed it."""
         self._engine.discard(entry)
         future = self._executing.pop(task_id, None)
         if future is not None:
@@ -247,9 +252,9 @@ class InlineCode:
         value: Any,
         error: BaseException | None,
     ) -> None:
-        """Code that ran ahead of history is only kept if its completion was recorded."""
+        """Drop live code whose completion was refused: it is ahead of its history."""
         if isinstance(error, Refused):
-            log.warning("workflow %s: completion refused: %s", entry.instance.workflow_id, error)
+            log.warning("workflow %s: its completion was refused: %s", entry.instance.workflow_id, error)
             self._engine.discard(entry)
             if isinstance(message, CompleteWorkflowTask):
                 note_refusal(self._engine, entry.instance.key, message, error)
@@ -287,7 +292,7 @@ class InlineCode:
         self._activate(entry, task_id, executor)
 
     def report(self, key: int, message: Message, reply: Reply | None) -> None:
-        """What became of work in this process. Who asked for a held task to be run is answered with its outcome."""
+        """Submit the report of a worker in this process. A caller of `execute` whose task was held gets its outcome."""
         if self._reports_stopped:
             return
         if not isinstance(message, TASK_REPORTS):
@@ -321,7 +326,7 @@ class InlineCode:
 
 
 def _joined(run: Run, committed: list[Recorded], later: Iterable[Recorded]) -> list[Recorded]:
-    """A run's events from disk, with those of the others that are behind them."""
+    """A run's events from disk, followed by those of `later` that come after them."""
     last = committed[-1].sequence if committed else 0
     newer = {e.sequence: e for e in later if e.run == run.key and e.sequence > last}
     return [*committed, *newer.values()]

@@ -1,4 +1,4 @@
-"""Lanes: ready tasks that wait for a worker, by what a worker must be to run them. Memory only; the task rows are the truth.
+"""Lanes: ready tasks that wait for a worker, grouped by which workers can run them. Memory only; the task rows are the truth.
 
 The most urgent task of all lanes goes first, with fair shares between the fairness keys of a queue (`backlog`).
 """
@@ -20,7 +20,7 @@ class Lanes:
         self._lanes: dict[Lane, Backlog] = {}
         self._shares: dict[Queue, Shares] = {}
         self.waiting: set[str] = set()  # ids of the tasks in all lanes
-        self._closed = 0  # tasks that closed while they waited, at most; they still take up room
+        self._closed = 0  # an upper bound of the tasks that closed while they waited and still take up memory
 
     def add(self, task: Task) -> None:
         if task.id in self.waiting:
@@ -33,13 +33,13 @@ class Lanes:
         backlog.add(task)
 
     def clear(self) -> None:
-        """Forget all tasks: another process hands them out now."""
+        """Drop all tasks: another process is the engine now."""
         self._lanes.clear()
         self.waiting.clear()
         self._closed = 0
 
     def remove_closed(self, changes: Iterable[TaskChange], left: Container[str]) -> None:
-        """Tasks were committed; those that are not `left` have closed. Their room is freed when it is as much as is in use."""
+        """Remove committed tasks that are not `left`: they have closed. Memory is freed when half of it is unused."""
         for change in changes:
             task_id = change.task_id
             if task_id in self.waiting and task_id not in left:
@@ -50,7 +50,7 @@ class Lanes:
             self._lanes = {lane: backlog for lane, backlog in self._lanes.items() if backlog.tidy()}
 
     def take_best(self, wanted: Callable[[Lane], bool]) -> tuple[str, int] | None:
-        """Take out the best waiting task of the wanted lanes: its id and its instance."""
+        """Take out the first task of the wanted lanes: its id and its instance."""
         best: tuple[Rank, Lane] | None = None
         for lane, rank in self._ranked():
             if (best is None or rank < best[0]) and wanted(lane):
@@ -72,11 +72,11 @@ class Lanes:
         return list(found)
 
     def queues(self) -> set[Queue]:
-        """Queues with tasks that wait."""
+        """The queues that have waiting tasks."""
         return {lane.place for lane in self._lanes}
 
     def waiting_since(self) -> dict[Queue, list[Micros]]:
-        """Since when the ready tasks of each queue have been waiting."""
+        """The times since which the tasks of each queue are ready."""
         found: dict[Queue, list[Micros]] = {}
         for lane, _ in self._ranked():
             found.setdefault(lane.place, []).extend(available for available, _, _ in self._lanes[lane].all())
@@ -91,7 +91,7 @@ class Lanes:
         )
 
     def _ranked(self) -> Iterator[tuple[Lane, Rank]]:
-        """Lanes where something waits, with the rank of their first task; empty ones are removed."""
+        """The lanes with waiting tasks, and the rank of the first of each. Empty lanes are removed."""
         for lane, backlog in list(self._lanes.items()):
             rank = backlog.first()
             if rank is not None:

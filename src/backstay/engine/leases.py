@@ -1,7 +1,7 @@
-"""Which workers outside this process hold which tasks, as committed. Memory only; the task rows are the truth.
+"""Leases of remote workers, as committed. Memory only; the task rows are the truth.
 
-Answers three questions without a scan: which task a repeated poll had been given, what a worker that leaves was
-holding, and how many leases a queue has out.
+They answer three questions without a scan: which task an earlier poll with the same id got, which tasks a worker that leaves
+was holding, and how many tasks of a queue are leased.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Leases:
         self._tasks: dict[str, Task] = {}
         self._calls: dict[tuple[str, str, str], str] = {}
         self._counts: dict[Queue, int] = {}
-        self.read = False  # whether what is on disk is known: not at first, and not after a commit that may be there
+        self.read = False  # False until the rows were read, and again after a commit whose outcome is unknown
 
     def committed(self, changes: Iterable[TaskChange]) -> Sequence[Queue]:
-        """Take note of what was committed; the queues that have a lease less are told."""
+        """Apply committed changes of tasks. Returns the queues of leases that ended."""
         freed: Sequence[Queue] = ()
         for change in changes:
             task = change.task
-            # A lease without an end belongs to a worker in this process, which knows what it holds.
+            # A lease without an expiry belongs to a worker in this process, which knows its tasks itself.
             if task is not None and task.until is not None and task.state == "leased":
                 self.add(task)
             elif self._tasks and (gone := self._drop(change.task_id)) is not None:
@@ -42,7 +42,7 @@ class Leases:
             self._calls[task.routing.namespace, task.owner, task.call] = task.id
 
     def reread(self, before: Iterable[Task], found: Iterable[Task]) -> None:
-        """Take over what is on disk. `before`: what was known when it was asked for; what came since is newer than the answer."""
+        """Replace the leases by those found on disk. `before`: those known when the read began; later ones are newer than it."""
         leased = {task.id: task for task in found if task.until is not None}
         for task in before:
             if task.id not in leased and self._tasks.get(task.id) is task:
@@ -65,14 +65,14 @@ class Leases:
         return task_id in self._tasks
 
     def by_call(self, namespace: str, owner: str, call: str) -> Task | None:
-        """The task that this worker's poll had been given, if it still holds it."""
+        """The task that this worker got for the poll with the id `call`, if it still holds it."""
         return self._tasks.get(self._calls.get((namespace, owner, call), ""))
 
     def of(self, namespace: str, owner: str) -> list[Task]:
         return [task for task in self._tasks.values() if task.owner == owner and task.routing.namespace == namespace]
 
     def of_session(self, namespace: str, session_id: str) -> int:
-        """How many activities of a session are being worked on."""
+        """How many activities of a session are leased."""
         return sum(
             task.session is not None and task.session.session_id == session_id and task.routing.namespace == namespace
             for task in self._tasks.values()

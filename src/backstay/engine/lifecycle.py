@@ -1,7 +1,7 @@
-"""The lifecycle of an engine: callbacks for what happens to it as a whole, not to one instance.
+"""The lifecycle of an engine: callbacks for what happens to the engine as a whole, not to one instance.
 
-One object is given to the parts of a node. A part that causes something calls the list; who has to act on it is in the list
-from the start.
+All parts of a node share one `EngineHooks`. The part that causes something calls the list; the parts that have to act on it
+have added themselves when they were constructed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def _none_awaited() -> list[Callable[[], Awaitable[None]]]:
 @dataclass
 class EngineHooks:
     before_take_over: list[Callable[[], Awaitable[None]]] = field(default_factory=_none_awaited)
-    """Awaited when another process was the engine and this one is about to become it."""
+    """Awaited before this process takes over from another one that was the engine."""
     on_up: list[Callback] = field(default_factory=_none)
     """This process is the engine, and has read what is on disk."""
     on_lost: list[Callback] = field(default_factory=_none)
-    """This process is the engine no longer, or cannot reach its database for long now."""
+    """This process is no longer the engine, or could not reach its database for a long time."""
     on_unavailable: list[Callback] = field(default_factory=_none)
     """The database could not be reached."""
     on_foreign_commit: list[Callback] = field(default_factory=_none)
     """Another process has committed."""
     on_busy: list[Callback] = field(default_factory=_none)
-    """Something was committed after a time in which nothing was."""
+    """The first commit after a sweep that found the engine idle."""
     on_sweep: list[Callback] = field(default_factory=_none)
     """A sweep has ended."""
 

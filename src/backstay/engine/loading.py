@@ -1,4 +1,4 @@
-"""Loading instances from the store: once, however many messages wait for one."""
+"""Loading: reads instances from the store and folds them. Messages that wait for one instance share one read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from backstay.store import Loaded, Ready, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
-Asked = tuple[Message, Reply | None, bool]
+WaitingMessage = tuple[Message, Reply | None, bool]
+"""A message, the callback for its answer, and whether to submit it again if the instance cannot be read."""
 
 
 class LoadingEngine(Submits, Protocol):
@@ -44,9 +45,9 @@ class Loading:
         self._machine = machine
         self._cache = cache
         self._timers = timers
-        self._waiting: dict[int, list[Asked]] = {}  # for what is being read
-        self._later: dict[int, list[Asked]] = {}  # came meanwhile
-        self._outdated: set[int] = set()
+        self._waiting: dict[int, list[WaitingMessage]] = {}  # by instance that is being read
+        self._later: dict[int, list[WaitingMessage]] = {}  # arrived during the read
+        self._outdated: set[int] = set()  # instances to be read once more
         self._rearmed: dict[tuple[int, Moment], Micros] = {}  # by run; small, since clocks rarely go back
 
     def load(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
@@ -61,7 +62,7 @@ class Loading:
         return key in self._waiting
 
     def outdate(self, key: int | None = None) -> None:
-        """What is being read of this instance, or of any, may be older than what there is now: it is read again."""
+        """Read this instance again, or every instance that is being read: another process may have changed it meanwhile."""
         self._outdated.update(self._waiting if key is None else self._waiting.keys() & {key})
 
     def _begin(self, key: int) -> None:
@@ -88,11 +89,12 @@ class Loading:
             self._outdated.discard(key)
             self._begin(key)
             return
-        self._take_in(key, self._waiting.pop(key), loaded, error)
+        self._fold(key, self._waiting.pop(key), loaded, error)
         later = self._later.pop(key, None)
         if later is None:
             return
-        # Who came while it was read may know of something that is newer than what was read. Together they read it again.
+        # A message that arrived during the read may belong to a newer state than the one that was read. So the instance is
+        # read again, once for all of them.
         if key in self._waiting:
             self._waiting[key] += later
         elif self._engine.down is None and self._cache.get(key) is None:
@@ -102,7 +104,7 @@ class Loading:
             for message, reply, again in later:
                 self._engine.submit(key, message, reply, again=again)
 
-    def _take_in(self, key: int, waiting: list[Asked], loaded: Loaded | None, error: Exception | None) -> None:
+    def _fold(self, key: int, waiting: list[WaitingMessage], loaded: Loaded | None, error: Exception | None) -> None:
         if error is None and loaded is None:
             error = Refused("workflow_not_found", "no such workflow", key=key)
         entry: CachedInstance | None = None
@@ -118,10 +120,10 @@ class Loading:
                 if reply is not None:
                     reply(None, error)
                 elif again and isinstance(error, Unavailable):
-                    self._engine.submit_later(key, message)  # a report of our own: nobody else would repeat it
+                    self._engine.submit_later(key, message)  # a report of this process: no worker repeats it
             return
         if self._engine.holder:
-            # Another process may have moved it.
+            # Another process may have changed its wake.
             self._timers.set(key, entry.instance.next_wake)
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
@@ -129,9 +131,9 @@ class Loading:
             self._engine.keep_or_evict(entry)
 
     def committed(self, loaded: Loaded) -> Instance:
-        """What these rows stand for, to look at: the state in memory if it is exactly that, otherwise folded from them."""
+        """The committed state, for reading: the instance in memory if it is exactly these rows, else folded from them."""
         entry = self._cache.get(loaded.row.key)
-        if entry is not None and not (entry.inflight or entry.dead) and _is(entry.instance, loaded):
+        if entry is not None and not (entry.inflight or entry.dead) and _matches(entry.instance, loaded):
             return entry.instance
         return self.restore(loaded)
 
@@ -159,7 +161,7 @@ class Loading:
         return instance
 
 
-def _is(instance: Instance, loaded: Loaded) -> bool:
+def _matches(instance: Instance, loaded: Loaded) -> bool:
     """Whether a state is that of these rows: after the same decision, with the same history, tasks and wake."""
     run, history = instance.run, loaded.history
     return (

@@ -4,19 +4,23 @@ One process holds the lock and is the *engine*: it hands out tasks, fires timers
 others are *guests*: they read, and submit messages beside it, and each tries a few times a second to take over. A process
 that runs no tasks never takes over, since work would wait while it is the engine.
 
-Who holds the lock is a question of speed, never of safety. Two processes may both believe for a moment to be the engine: one
-that was suspended, or cut off from its database, does not know yet that another took over. So nothing relies on the lock
-alone. Each decision is written under a guard on its instance's row, and of two decisions on the same state one fails and is
-decided again on what the other wrote (`rollback`). On PostgreSQL the lock belongs to the session that writes: a process that
-loses it has lost its connection, and fences the batch that was under way before it goes on (`store/postgresql/writer.py`).
-Without the guard a late commit of the old engine would overwrite what the new one decided. What the old engine remembers
-is worthless as soon as another took over: every `term` has a number, and what was read from the database in one term is not
-used in the next. `tests/processes/test_failover.py` and the simulator's nodes, which lose lock and database at random, show
-it.
+**Can there be two engines?** Two processes may believe for a moment that they are the engine; they never hold the lock at the
+same time. The belief is a flag in memory (`Engine.holder`): a process that was cut off from its database keeps it until its next
+write fails. The lock is in the system below. On a SQLite file it is an OS lock of the process, so a process that is only
+suspended keeps it, and nobody takes over. On PostgreSQL it belongs to the session in which the engine writes: the session that
+lost the lock cannot commit any more, and after a reconnect the engine goes on only if it gets the lock back and no other engine
+had it in between (`store/postgresql/writer.py`). So two engines never write at the same time.
 
-The in-process leases of a dead engine end with it. Their owner names the engine's incarnation, they have no time of expiry, and
-the next engine releases all that are not its own (`Recovery`). Leases of workers elsewhere outlive an engine: their workers come
-back to the next one and report to it.
+Correctness does not rely on that, since guests write beside the engine all the time. Each decision is written under a guard on
+its instance's row; of two decisions on the same state one fails and is decided again on what the other wrote (`rollback`).
+Without the guard a late commit of one process would overwrite what another decided. The lock decides who hands out tasks and
+fires timers; with two engines work would be done twice, and recorded once. What the old engine has in memory is outdated as
+soon as another took over: every `term` has a number, and rows that were read in one term are not used in the next.
+`tests/processes/test_failover.py` and the simulator's nodes, which lose lock and database at random, show it.
+
+The in-process leases of a dead engine end with it. Their owner names the engine's incarnation, they have no expiry, and the
+next engine releases all that are not its own (`Recovery`). Leases of remote workers outlive an engine: their workers reconnect
+to the next one and report to it.
 """
 
 from __future__ import annotations
@@ -48,30 +52,30 @@ class EngineLock:
         return True
 
     async def take_over(self) -> bool:
-        """Become the engine if the process that was it is gone."""
+        """Become the engine if the process that held the lock is gone."""
         store = self._engine.store
         if not await store.acquire():
             return False
-        log.info("the process that ran the engine is gone; this one takes over")
+        log.info("the process that ran the engine of this database is gone; this process takes over")
         for prepare in self._lifecycle.before_take_over:
             await prepare()
         await store.notices()
         call_all(
             self._lifecycle.on_foreign_commit
-        )  # the last commits of the engine before may have gone unnoticed here
+        )  # this process may not have noticed the last commits of the engine before
         if not await store.acquire():  # the lock may have been lost during the preparation
             return False
         self._begin_term()
         return True
 
     def _begin_term(self) -> None:
-        # Notices from before were taken off the store unread: recovery reads the instances that they are about.
+        # The notices up to now were deleted unread: recovery reads the instances that they name.
         self.term += 1
         self._engine.take_over()
 
     def step_down(self) -> None:
-        """Another process became the engine while the database was out of reach. What this one remembers is outdated."""
-        log.warning("another process runs the engine now; this one reads and submits beside it")
+        """Another process became the engine while the database was unavailable. The state in this one is outdated."""
+        log.warning("another process runs the engine of this database now; this process reads and submits beside it")
         self.term += 1
         self._engine.step_down()
         call_all(self._lifecycle.on_lost)

@@ -1,7 +1,7 @@
 """Instance lookup: finds the keys of instances that are not in memory by name, then submits the messages for them.
 
-Names that are asked for within one turn of the event loop are read with one query: beginning and ending a read costs more than
-the rows.
+Names that are looked up within one iteration of the event loop share one query, since starting and ending a read costs more
+than its rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from backstay.store import Ready, Store
 
 log = logging.getLogger("backstay.engine")
 
-Asked = tuple[str, Message, Reply]
+NamedMessage = tuple[str, Message, Reply]
 """An instance id, the message for it, and the callback for the answer."""
 
 
@@ -33,7 +33,7 @@ class Creates(CommandLog, Protocol):
 class InstanceLookup:
     def __init__(self, engine: Creates) -> None:
         self._engine = engine
-        self._unknown: dict[str, list[Asked]] = {}  # by namespace
+        self._unknown: dict[str, list[NamedMessage]] = {}  # by namespace
 
     def add(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
         if not self._unknown:
@@ -42,29 +42,31 @@ class InstanceLookup:
 
     def _look(self) -> None:
         unknown, self._unknown = self._unknown, {}
-        for namespace, asked in unknown.items():
+        for namespace, messages in unknown.items():
             try:
-                found = self._engine.store.find_all(namespace, [id for id, _, _ in asked])
+                found = self._engine.store.find_all(namespace, [id for id, _, _ in messages])
             except Exception as error:
-                self._failed(asked, error)
+                self._failed(messages, error)
                 continue
             if isinstance(found, Ready):
-                self._found(namespace, asked, found.value)
+                self._found(namespace, messages, found.value)
             else:
-                self._engine.world.spawn(self._later(namespace, asked, found), "backstay-find")
+                self._engine.world.spawn(self._later(namespace, messages, found), "backstay-find")
 
-    async def _later(self, namespace: str, asked: Sequence[Asked], found: Awaitable[Mapping[str, int]]) -> None:
+    async def _later(
+        self, namespace: str, messages: Sequence[NamedMessage], found: Awaitable[Mapping[str, int]]
+    ) -> None:
         try:
             keys = await found
         except Exception as error:
-            self._failed(asked, error)
+            self._failed(messages, error)
             return
-        self._found(namespace, asked, keys)
+        self._found(namespace, messages, keys)
 
-    def _found(self, namespace: str, asked: Sequence[Asked], keys: Mapping[str, int]) -> None:
+    def _found(self, namespace: str, messages: Sequence[NamedMessage], keys: Mapping[str, int]) -> None:
         engine = self._engine
-        for id, message, reply in asked:
-            # During the query another message may have created it: perhaps an earlier attempt of this one.
+        for id, message, reply in messages:
+            # Another message, perhaps an earlier attempt of this one, may have created the instance during the query.
             key = keys.get(id) or engine.cache.named(namespace, id)
             try:
                 if key is None:
@@ -72,8 +74,8 @@ class InstanceLookup:
                 else:
                     submit_late(engine, key, message, reply)
             except Exception:
-                log.exception("deciding %s for workflow %s failed", type(message).__name__, id)
+                log.exception("workflow %s: deciding %s failed", id, type(message).__name__)
 
-    def _failed(self, asked: Sequence[Asked], error: Exception) -> None:
-        for _, _, reply in asked:
+    def _failed(self, messages: Sequence[NamedMessage], error: Exception) -> None:
+        for _, _, reply in messages:
             reply(None, error)

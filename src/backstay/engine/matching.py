@@ -1,7 +1,7 @@
-"""Matching: which live worker gets the next ready task. Memory only; the task rows are the truth.
+"""Matching decides which worker gets a ready task. Memory only; the task rows are the truth.
 
-A worker is an *executor* inside this process (it takes tasks as it has room), a *remote worker* (the same, elsewhere) or a
-*parked poll* (one task, elsewhere). A task that nobody can take now waits in its lane.
+A worker is an *executor* in this process, a *remote worker* that takes several tasks at once, or a *parked poll* that takes
+one. A task that no worker can take now waits in its lane.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from backstay.kernel.values import Micros, Routing
 
 
 class Matching:
-    """`admission` limits what queues hand out, `sessions` says who may run the activities of which session, and `remote` asks
-    workflow code that runs elsewhere: a server has them."""
+    """`admission` limits the leases of a queue, `sessions` says which worker may run the activities of a session, and `remote`
+    sends queries to remote workers. Only a server has these three."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Matching:
         remote: Inquirer | None = None,
     ) -> None:
         self.executors: list[Executor] = []
-        self.manual: Executor | None = None  # runs tasks only when asked to by name
+        self.manual: Executor | None = None  # the executor that runs tasks by name (`InlineCode.execute`)
         self.remote_workers = RemoteWorkers(now)
         self.polls = ParkedPolls()
         self.lanes = Lanes()
@@ -41,7 +41,7 @@ class Matching:
         self.remote = remote
 
     def join(self, executor: Executor, *, takes_tasks: bool) -> None:
-        """A worker of this process joins. One that takes no tasks runs those that it is asked to run by name."""
+        """Add a worker of this process. If it takes no tasks, it only runs those that it is asked to run by name."""
         self.manual = executor
         if takes_tasks:
             self.executors.append(executor)
@@ -58,9 +58,9 @@ class Matching:
         return None
 
     def offer(self, task: Task) -> Lease | Executor | None:
-        """Offer a ready task to the workers: a lease if one takes it, for which a slot is reserved from now on.
+        """Offer a ready task to the workers. Returns a lease if a worker takes it; its slot is reserved from then on.
 
-        An executor is the answer if it runs the task on the engine's own thread, which needs no lease.
+        Returns an executor if that runs the task on the engine's own thread, which needs no lease.
         """
         for executor in self.executors:
             if executor.serves(task):
@@ -97,7 +97,7 @@ class Matching:
             self.sessions.took(poll.namespace, task.session, poll.owner)
         return poll.lease()
 
-    # -- who may have what
+    # -- which worker may have which task
 
     def fits(self, poll: ParkedPoll, lane: Lane) -> bool:
         """Whether this poll may have a task of this lane."""
@@ -110,7 +110,7 @@ class Matching:
         return self.admission is None or self.admission.admits(queue)
 
     def has_taker(self, lane: Lane) -> bool:
-        """Whether a worker outside this process waits for a task of this lane, and may be given one now."""
+        """Whether a remote worker or a poll can take a task of this lane now."""
         queue = lane.place
         workers = self.remote_workers.by_queue.get((lane.namespace, lane.queue), ())
         return (
@@ -119,7 +119,7 @@ class Matching:
         ) and self.admits(queue)
 
     def relieved(self, freed: Iterable[Queue]) -> set[Queue]:
-        """The queues that may hand out more when leases of these have ended."""
+        """The queues that may lease more tasks when leases of these have ended."""
         admission = self.admission
         return set(freed) if admission is None else {wide for one in freed for wide in admission.relieved(one)}
 
@@ -132,7 +132,7 @@ class Matching:
         return None
 
     def burst(self) -> AbstractContextManager[None]:
-        """Around a series of activations on the engine's own thread."""
+        """A context around a series of activations on the engine's own thread."""
         return self.executors[0].burst() if self.executors else nullcontext()
 
     def serves(self, task: Task) -> bool:
@@ -140,7 +140,7 @@ class Matching:
         return any(executor.serves(task) for executor in self.executors)
 
     def take_served(self) -> list[int]:
-        """Take the waiting tasks that a worker of this process could run out of their lanes: their instances."""
+        """Take the tasks that a worker of this process could run out of their lanes, and return their instances."""
         return self.lanes.take_all(
             lambda lane: any(
                 executor.runs(lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility)
@@ -148,7 +148,7 @@ class Matching:
             )
         )
 
-    # -- who can be asked about workflows
+    # -- workers that answer queries
 
     def is_served(self, namespace: str, queue: str) -> bool:
         """Whether some worker is alive on this queue, whatever it runs."""
@@ -159,7 +159,7 @@ class Matching:
         )
 
     def answerer(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer | None:
-        """A worker, here or elsewhere, that can be asked about workflows of this type."""
+        """A worker, in this process or another, that can answer queries to workflows of this type."""
         for executor in (*self.executors, self.manual, self.remote):
             if executor is not None and executor.runs("workflow", type, namespace, queue, compatibility):
                 return executor

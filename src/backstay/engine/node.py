@@ -1,7 +1,7 @@
-"""A node: one process at one database, put together. The embedded app, the server and the command line use it.
+"""A node puts an engine together with its store, lock, recovery, sweep and API. App, server and command line use it.
 
-What a part needs is an argument of its constructor, and this is the only place where the parts meet. A node that is not
-opened answers reads from disk: it takes no lock, and decides nothing by itself.
+The parts get what they need as arguments of their constructors, and only here. A node that is not opened answers reads from
+disk: it takes no lock, and decides nothing by itself.
 """
 
 from __future__ import annotations
@@ -60,18 +60,18 @@ class Node:
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
 
     async def open(self) -> None:
-        """Become the engine of the database, or a guest beside it. A node is closed, also if this fails."""
+        """Become the engine of the database, or a guest beside it. If this fails, the caller still closes the node."""
         collector.relax()
         self._relaxed = True
         await self.recovery.start()
 
     def stop(self) -> None:
-        """Stop everything that goes on by itself."""
+        """Stop all jobs, timers, deliveries and checks."""
         self.recovery.stop()
         self.engine.close()
 
     async def close(self) -> None:
-        """Stop, and free the database. What was decided and did not reach the disk (`Engine.drain`) comes to nothing."""
+        """Stop, and free the database. Decisions that are not on disk are lost: `Engine.drain` waits for them before."""
         self.stop()
         await self.engine.waiters.closed()
         if self._commits is not None:

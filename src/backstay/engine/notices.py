@@ -1,7 +1,7 @@
 """Notices: how this process learns what other processes commit to the same database.
 
-A process that changes an instance leaves a notice of it; the engine reads them a few times a second, if anything was
-committed. Notices save time and no more: every 15 seconds all is looked at anyway, and the sweep finds what got lost.
+A process that changes an instance beside the engine writes a notice row. The engine reads these rows within a fraction of a
+second after a commit. Nothing relies on that: they are read every 15 seconds in any case, and the sweep finds what was missed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Notices:
         try:
             await self._look()
         except Unavailable as error:
-            # Nothing of ours is being written. Still, an engine without its database is none: another may take over, and this
-            # one finds out when the database is back.
+            # This process may have nothing to write, but an engine without its database stops deciding: another process may
+            # take over, and this one learns of that when the database is back.
             if engine.holder:
                 engine.on_unavailable(error)
             raise
@@ -53,14 +53,14 @@ class Notices:
                 await engine.outbox.pick_up()
                 await self._take()
         except Exception:
-            call_all(self._lifecycle.on_foreign_commit)  # the store says once that something was committed
+            call_all(self._lifecycle.on_foreign_commit)  # now, because `changed` says only once that there was a commit
             raise
         call_all(
             self._lifecycle.on_foreign_commit
-        )  # last: a wait that begins meanwhile may rely on what is still in memory
+        )  # last, when outdated instances have been dropped: a wait that begins meanwhile may have read one from memory
 
     async def _take(self) -> bool:
-        """Reconcile every instance that another process has changed; whether there were any."""
+        """Reconcile every instance that another process has changed; True if there was one."""
         engine = self._engine
         keys = await engine.store.notices()
         for key in keys:

@@ -1,7 +1,7 @@
 """The outbox: delivers messages between instances after the sender's commit, until the receiver's commit takes them.
 
-The rows are the truth. A message that is under way is not picked up a second time; after a crash the next engine finds the
-rows. Delivering twice is harmless.
+The rows are the truth: after a crash the next engine finds them. A message that is being delivered is not picked up a second
+time; delivering it twice would be harmless.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Delivers(CommandLog, Protocol):
 
 
 class Outbox:
-    """Messages from one instance to another arrive in order: the next is delivered when the one before was taken."""
+    """Messages from one instance to another arrive in order: each is delivered after the one before was committed."""
 
     def __init__(self, engine: Delivers) -> None:
         self._engine = engine
@@ -68,7 +68,7 @@ class Outbox:
             self._next(pair)
 
     def stop(self) -> None:
-        """The engine ends. Messages that were not taken stay on disk for the next one."""
+        """Deliver nothing more. Messages that did not arrive stay on disk for the next engine."""
         self._stopped = True
         for alarm in self._again.values():
             alarm.cancel()
@@ -76,7 +76,7 @@ class Outbox:
             self._arrived(pair)
 
     async def arrival(self, sender: int, namespace: str, workflow_id: str) -> None:
-        """Wait until the messages from this sender to this receiver were taken, or have to wait for the database."""
+        """Wait until all messages from this sender to this receiver have arrived, or a delivery has failed."""
         pair = (sender, namespace, workflow_id)
         if pair in self._queues and not self._stopped:
             arrived: asyncio.Future[None] = self._engine.world.future()
@@ -127,7 +127,7 @@ class Outbox:
                 self._failed(pair, error)
                 return
             if error is not None:
-                log.warning("message %s to workflow %s was refused: %s", send.key, send.workflow_id, error)
+                log.warning("send %s to workflow %s was refused: %s", send.key, send.workflow_id, error)
                 if isinstance(error, Refused) and error.reason == "workflow_not_found":
                     self._give_back(pair, send)
             self._under_way.discard(send.key)
@@ -145,7 +145,7 @@ class Outbox:
             self._failed(pair, error)
 
     def _give_back(self, pair: Pair, send: Send) -> None:
-        """The receiver does not exist. If the sender creates it once more, the message follows right after that."""
+        """Return a send whose receiver does not exist. If the sender creates the receiver again, the send follows that."""
 
         def follow() -> None:
             if any(other.message.creates for other in self._queues.get(pair, ())):
@@ -157,16 +157,16 @@ class Outbox:
         self._engine.submit(send.sender, ReturnSend(send=send), returned, again=False)
 
     def _failed(self, pair: Pair, error: BaseException) -> None:
-        """Retry later. The message stays until it is taken, and those after it wait."""
+        """Retry the delivery later. The messages after it wait."""
         self._arrived(pair)
         if self._stopped:
             return
         world = self._engine.world
-        log.warning("delivery to workflow %s failed and is retried: %s", pair[2], error)
+        log.warning("a send to workflow %s could not be delivered and is retried: %s", pair[2], error)
         self._again[pair] = world.at(world.now() + SECOND, lambda: self._next(pair))
 
     async def pick_up(self) -> None:
-        """Deliver what is on disk and not under way: after a start, or when another process has written it."""
+        """Deliver the sends on disk that are not under way: after a start, or after a commit of another process."""
         after = 0
         while True:
             page = await self._engine.store.sends(after, PAGE)

@@ -1,4 +1,4 @@
-"""Parked polls: workers outside this process that wait here for one task each.
+"""Parked polls: polls of remote workers that wait for one task each.
 
 A poll is parked until a task is reserved for it, or its time is over. It is answered once, after the commit that leased its
 task; between the two it is reserved and no longer parked.
@@ -73,7 +73,7 @@ class ParkedPolls:
         return True
 
     def replace(self, before: ParkedPoll, after: ParkedPoll) -> bool:
-        """Another poll takes the place of this one; whether a task had been reserved for it."""
+        """Replace a poll by another one; True if a task had been reserved for the first."""
         self.unpark(before)
         for task_id, poll in self._reserved.items():
             if poll is before:
@@ -92,15 +92,15 @@ class ParkedPolls:
         return list(self.by_queue.get(queue, ()))
 
     def reserve(self, task: Task, poll: ParkedPoll) -> None:
-        """The task goes to this poll when its lease is on disk."""
+        """Reserve a task for this poll, which gets it when the lease is on disk."""
         self.unpark(poll)
         self._reserved[task.id] = poll
         poll.session = None if task.session is None else task.session.session_id
 
     def take_reserved(self, task_id: str) -> ParkedPoll | None:
-        """The poll that this task was reserved for; the reservation ends."""
+        """End the reservation of a task, and return the poll that it was for."""
         return self._reserved.pop(task_id, None)
 
     def count_reserved(self, namespace: str, session_id: str) -> int:
-        """How many activities of a session are on their way to its worker."""
+        """How many activities of a session are reserved for polls."""
         return sum(poll.session == session_id and poll.namespace == namespace for poll in self._reserved.values())

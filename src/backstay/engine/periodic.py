@@ -1,4 +1,4 @@
-"""Periodic jobs: an async function that is called again and again, never twice at once."""
+"""A periodic job: an async function that is called at intervals, never twice at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTAGE_PAUSE = SECOND  # at least, after a call that could not reach the databas
 
 
 class PeriodicJob:
-    """`active`: whether to go on; a job that does not is idle until it is started again. `work` may change `interval`."""
+    """`active`: whether to go on; if not, the job rests until it is started again. `work` may change `interval`."""
 
     def __init__(
         self, world: World, name: str, work: Callable[[], Awaitable[object]], active: Callable[[], bool] = lambda: True
@@ -33,7 +33,7 @@ class PeriodicJob:
         self.interval: Micros = 0
 
     def start(self, interval: Micros) -> None:
-        """Call it every `interval`, for the first time after one. A job that was started only changes its interval."""
+        """Call `work` after each `interval`. A job that was started already only changes its interval."""
         self.interval = interval
         if not self._started:
             self._started = True
@@ -49,7 +49,7 @@ class PeriodicJob:
         self.interval = interval
 
     def stop(self) -> None:
-        """Call it never again, and cancel the call that is under way."""
+        """End the job for good, and cancel the call that is under way."""
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()

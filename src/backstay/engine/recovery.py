@@ -1,8 +1,7 @@
 """Recovery: brings an engine up from what is on disk, after a start, a takeover, an outage, or a clock that was set back.
 
-It reconciles every instance whose tasks may need it (`Reconcile`: expected minus actual), delivers the messages between
-instances that were left, reads the next deadlines, and only then calls the engine *up*: workers are served from then on. A
-recovery that fails on the way begins again from the start.
+It reconciles every instance whose tasks may need it (`Reconcile`: expected minus actual), delivers the sends in the outbox,
+and reads the next deadlines. Then the engine is *up*, and workers are served. A recovery that fails on the way begins again.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ log = logging.getLogger("backstay.engine")
 
 TAKE_OVER = SECOND // 5  # how often a guest tries to become the engine
 PROBE = SECOND
-LONG_DOWN = 5  # failed probes in a row after which workers are sent to look for another engine
-UNHEARD = 3 * SECOND // 2  # how long a worker of the engine before has to show that it holds its task
-COME_BACK = 10 * SECOND  # how long workers have to come back to an engine that comes up
+LONG_DOWN = 5  # failed probes in a row after which workers have to look for another engine
+UNHEARD = 3 * SECOND // 2  # in which a worker of the previous engine has to show that it holds its task
+COME_BACK = 10 * SECOND  # in which remote workers have to reconnect to an engine that comes up
 PAGE = 500
 
 
@@ -39,11 +38,13 @@ class Recovery:
         self._notices = notices
         self._sweep = sweep
         self._lifecycle = lifecycle
-        self._up = False  # as the engine: what was on disk has been read
-        self._probes = 0  # in a row that have failed
-        self._ask_holders = False  # a term has begun: the workers of the engine before are to show what they hold
+        self._up = False  # this process is the engine and has read what is on disk
+        self._probes = 0  # that failed in a row
+        self._ask_holders = (
+            False  # a term has begun: the workers of the previous engine have to show which tasks they hold
+        )
         self._unheard: Alarm | None = None
-        self._outdated: set[int] = set()  # instances in memory that are to be read again before they move
+        self._outdated: set[int] = set()  # instances in memory that have to be read again
         self._take_over_job = PeriodicJob(engine.world, "take over", self._try_to_take_over)
         self._clock_job = PeriodicJob(engine.world, "clock", self._follow_clock)
         self._probe_job = PeriodicJob(engine.world, "probe", self._probe, self._needs_probe)
@@ -51,11 +52,11 @@ class Recovery:
 
     async def start(self) -> None:
         if self._lock.guest:
-            log.info("this process runs no tasks, so it leaves the engine of the database to others")
+            log.info("this process runs no tasks, so it does not become the engine of this database")
         elif await self._lock.acquire():
             await self._begin_term()
         else:
-            log.info("another process runs the engine of this database; this one reads and submits beside it")
+            log.info("another process runs the engine of this database; this process reads and submits beside it")
             self._take_over_job.start(TAKE_OVER)
         looks = self._engine.world.looks
         if looks is not None:
@@ -98,7 +99,7 @@ class Recovery:
         await self._come_up()
 
     async def _come_up(self) -> None:
-        """Read what is on disk. If that fails on the way, it is done again, from the beginning."""
+        """Read leases, tasks, sends and deadlines from disk, then serve workers. If a read fails, begin again."""
         engine = self._engine
         self._up = False
         self._expect_workers()
@@ -106,7 +107,7 @@ class Recovery:
         for part in (self._recover, engine.outbox.pick_up, engine.timers.start):
             await part()
             if term != self._lock.term:
-                return  # the lock was lost meanwhile, and what was read belongs to another engine now
+                return  # the lock was lost meanwhile: another engine owns what was read
         self._up = True
         self._expect_workers()
         engine.dispatcher.serve_all()
@@ -118,10 +119,10 @@ class Recovery:
     async def _recover(self) -> None:
         """Release the leases of dead engines, and offer ready tasks to workers.
 
-        A lease of a worker inside a process has no time of expiry: it ends with the engine that gave it, whose incarnation is
-        in its owner. So a task that was running when its process died is offered again within milliseconds of the next start,
-        and counts as a crash (`activity/crashes.py`); with a timeout instead it would wait for minutes, and renewals would cost a
-        write per step. Leases of workers elsewhere have an expiry and stay: the worker is alive, and reports to this engine.
+        An in-process lease has no expiry: it ends with the engine that gave it, whose incarnation is in its owner. So a task
+        that was running when its process died is offered again within milliseconds of the next start, and counts as a crash
+        (`activity/crashes.py`); with a timeout instead it would wait for minutes, and renewals would cost a write per step.
+        Leases of remote workers have an expiry and stay: the worker may be alive, and reports to this engine.
         `tests/crash` kills an engine at every commit boundary, and `tests/processes/test_failover.py` moves workers to the next engine.
         """
         engine = self._engine
@@ -166,7 +167,7 @@ class Recovery:
         now = engine.world.now()
         set_back = task.created_at > now
         if task.available_at > now and not set_back:
-            return  # its wake will bring it
+            return  # its wake will offer it
         if task.workflow not in seen:
             seen.add(task.workflow)
             if set_back or engine.matching.serves(task):
@@ -174,15 +175,15 @@ class Recovery:
             else:
                 engine.matching.lanes.add(task)
 
-    # -- the workers of the engine before
+    # -- the workers of the previous engine
 
     def _expect_workers(self) -> None:
-        """Until now workers elsewhere could not report: none of them is too late before they had time to come back."""
+        """Postpone the deadlines of remote workers: until now they could not report, and they need time to reconnect."""
         now = self._engine.world.now()
         self._engine.wait_for_workers(now, now + COME_BACK)
 
     def _release_unheard(self) -> None:
-        """The reply to a poll may have died with the engine before. Release the tasks whose worker does not show up soon.
+        """Release the tasks whose worker does not report soon: the reply to its poll may have died with the previous engine.
 
         Workflow tasks only: they are short, and running one twice costs a replay.
         """
@@ -231,7 +232,7 @@ class Recovery:
                 self._outdate()  # it may be another database than before, restored from a backup
             self._expect_workers()
             engine.on_available()
-            call_all(self._lifecycle.on_foreign_commit)  # what others committed meanwhile went unnoticed here
+            call_all(self._lifecycle.on_foreign_commit)  # other processes may have committed meanwhile
         if engine.holder and not self._up:
             await self._come_up()
 
@@ -247,9 +248,9 @@ class Recovery:
 
         Set forward, timers that are due by the new time fire now. Set back, a deadline in memory may lie farther away than
         its own length: a timer of five seconds would fire a year later. A deadline begins again from now when its instance is
-        folded from disk (`Agenda.rearm`), as after a restart. So all instances in memory are given up and everything is read
-        again. An instance that is moving right now cannot be given up: decisions that are on their way to disk stand on its
-        state. It follows at one of the next looks (`_outdated`), and without that it alone would keep the old clock's deadlines.
+        folded from disk (`Agenda.restart_after_clock_change`), as after a restart. So all instances in memory are dropped and
+        read again. An instance with uncommitted decisions cannot be dropped, since they are based on its state. It is dropped
+        at one of the next calls (`_outdated`); without that it would keep the deadlines of the old clock.
         `tests/engine/test_world.py`, `tests/kernel/test_clock.py` and `tests/sim/test_clock_set_back.py` show it.
         """
         engine = self._engine
@@ -257,7 +258,7 @@ class Recovery:
             self._forget_outdated()
         moved = engine.world.follow()
         if moved > 0:
-            log.warning("the clock was set forward by %s s", moved // SECOND)
+            log.warning("the wall clock was set forward by %s s; timers that are due by it fire now", moved // SECOND)
             engine.timers.wind()
         elif moved < 0:
             log.warning("the clock was set back by %s s", -moved // SECOND)
@@ -267,7 +268,7 @@ class Recovery:
                 self._probe_until_up()
 
     def _outdate(self) -> None:
-        """Rely on nothing that is in memory: every instance is read again when it is next needed."""
+        """Drop everything in memory: every instance is read again when it is next needed."""
         engine = self._engine
         self._outdated = {entry.instance.key for entry in engine.cache}
         engine.timers.forget()

@@ -1,7 +1,7 @@
-"""Remote workers: workers elsewhere that take several tasks at once, as matching sees them. Memory only; the rows are the truth.
+"""Remote workers: workers in other processes that take several tasks at once. Memory only; the task rows are the truth.
 
-A remote worker is *open* while it is connected. A task that is reserved for it or leased to it takes one of its slots until that
-lease is spent, released or expired. It is the *home* of the sticky runs whose live code it keeps: their next tasks go there first.
+A remote worker is *open* while it is connected. A task that is reserved for it or leased to it takes one of its slots until the
+lease ends. A worker is the *home* of the sticky runs whose live code it keeps: their next tasks go there first.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class RemoteWorker:
         self.live: OrderedDict[int, StickyRun] = OrderedDict()
 
     def takes(self, lane: Lane) -> bool:
-        """Whether it could take one more task of this lane right now."""
+        """Whether this worker could take one more task of this lane now."""
         kind = lane.kind
         slot = self.slot(kind, lane.type)
         return (
@@ -92,7 +92,7 @@ class RemoteWorkers:
             self.by_queue.setdefault((worker.namespace, queue), {})[worker] = None
 
     def remove(self, worker: RemoteWorker) -> list[Task]:
-        """Take a worker out: the tasks that it held, for others."""
+        """Remove a worker, and return the tasks that were reserved for it or leased to it."""
         for queue in worker.queues:
             place = (worker.namespace, queue)
             there = self.by_queue.get(place, {})
@@ -120,7 +120,7 @@ class RemoteWorkers:
         return Lease(owner=worker.owner, until=self._now() + LEASE)
 
     def release_unleased(self, granted: Iterable[Task], tasks: Mapping[str, Task]) -> list[Task]:
-        """A turn becomes a decision: free the slots of tasks that it leased and took back again, and return those tasks."""
+        """Free the slots of tasks whose lease began and ended in the same turn, and return those tasks."""
         broken: list[Task] = []
         for task in granted:
             now = tasks.get(task.id)
@@ -141,7 +141,7 @@ class RemoteWorkers:
         return self.by_task.get(task_id)
 
     def release(self, task_id: str) -> RemoteWorker | None:
-        """The lease is over, or did not come to be: its slot is free again."""
+        """Free the slot of a task whose lease has ended or was not committed."""
         worker = self.by_task.pop(task_id, None)
         task = None if worker is None else worker.held.pop(task_id, None)
         if worker is not None and task is not None:
@@ -149,9 +149,9 @@ class RemoteWorkers:
         return worker
 
     def on_commit(self, changes: Iterable[TaskChange], closing: bool) -> Collection[RemoteWorker]:
-        """Tasks were committed: free the slots of leases that ended, and return the workers that have them.
+        """Free the slots of leases that ended with these committed changes, and return the workers of those slots.
 
-        `closing`: their run has closed; a worker of one of its activities may stop.
+        `closing`: the run has closed, so workers of its activities may stop.
         """
         freed: dict[RemoteWorker, None] = {}
         at = self.by_task
@@ -163,7 +163,7 @@ class RemoteWorkers:
             if task is not None and task.state == "leased" and task.owner == worker.owner:
                 worker.held[task.id] = task
             elif worker.held[change.task_id].state == "leased":
-                # Before that it is only reserved, by a decision after this one.
+                # In another state the slot is reserved by a later decision, and stays.
                 if closing and worker.held[change.task_id].kind == "activity":
                     worker.closed(run_of(change.task_id))
                 self.release(change.task_id)

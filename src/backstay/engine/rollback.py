@@ -1,19 +1,19 @@
 """Rollback: what happens to decisions that do not commit.
 
-Another process was first, the decision could not be written, or the database is gone. The state and code that grew on such a
-decision are thrown away, its reserved slots are freed, and its messages are decided again, in order, or their callers get the
-error.
+A decision does not commit because another process was first, because it could not be written, or because the database is
+unavailable. The state and code that grew on it are thrown away, its reserved slots are freed, and its messages are decided
+again, in order, or their callers get the error.
 
 A decision is made on top of earlier ones that are still on their way to disk (`Engine.decide`). So one that fails takes down
 every later decision of its instance: those that are open, and answers that wait for its commit. All their messages are decided
 again on the state that is on disk by then. Three things would go wrong otherwise. Kept state: the next decision would build on
 events that no history has (mutant "state survives a failed commit"). Kept slots: a worker would seem full for ever (mutant "room is
-not given back"). Forgotten messages: a report is the only word about its work, and no worker repeats it
-(`tests/engine/test_batches.py`). What may be a repetition by the time it is decided again is decided with the stored record of its
-first attempt (`idempotency`), since the attempt that failed here may have been committed elsewhere.
+not given back"). Lost messages: no worker repeats a report (`tests/engine/test_batches.py`). A message with a request id is
+decided again together with the stored record of its first attempt (`idempotency`), since the same request may have been
+committed by another process meanwhile.
 
-If several messages share the decision that could not be written, one of them may be to blame. Then they are decided again one
-by one (`one_by_one`), and only the one that fails alone is refused.
+If several messages share a decision that could not be written, one of them may be the cause. Then they are decided again one
+by one (`one_by_one`), and only a message that fails alone is refused.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Rollback:
         self._dispatcher = dispatcher
         self._lifecycle = lifecycle
         self._deferred: list[tuple[int, Message]] = []  # reports that wait for the database
-        self.restless: set[int] = set()  # discarded while something of theirs is on its way to disk
-        # Instances of which a decision could not be written. By name, because one that does not exist yet gets another key
-        # with every attempt.
+        self.restless: set[int] = set()  # instances that were discarded while a decision of theirs is being written
+        # Instances whose last decision could not be written. By name, because an instance that does not exist yet gets
+        # another key with every attempt.
         self.one_by_one: set[tuple[str, str]] = set()
 
     def split_batch(self, batch: list[BatchEntry], applied: Applied) -> list[BatchEntry]:
@@ -92,7 +92,9 @@ class Rollback:
 
     def _fail(self, item: BatchEntry, error: Exception) -> None:
         self._undo(item)
-        self.one_by_one.discard(item.entry.instance.name)  # this was the one to blame; the others may go together again
+        self.one_by_one.discard(
+            item.entry.instance.name
+        )  # the cause is found; later messages may share a decision again
         ((message, reply, _, _),) = item.messages
         if message.idempotency_key() is None:
             self._refuse(item.entry.instance, reply, error)
@@ -104,7 +106,7 @@ class Rollback:
     async def _answer_by_record(
         self, instance: Instance, message: Message, reply: Reply | None, error: Exception
     ) -> None:
-        """A request id has one record. Another attempt may have left it meanwhile: then that is the answer."""
+        """Answer with the record of this request id if another attempt was committed meanwhile, else with the error."""
         try:
             record = await record_of(self._engine, instance.key, message)
         except Exception as unknown:
@@ -116,19 +118,20 @@ class Rollback:
             self._engine.submit(instance.key, message.with_record(record), reply)
 
     def _refuse(self, instance: Instance, reply: Reply | None, error: Exception) -> None:
-        log.error("a decision for workflow %s could not be written: %r", instance.workflow_id, error)
+        log.error("workflow %s: a decision could not be written: %r", instance.workflow_id, error)
         if reply is not None:
             reply(None, error)
 
     def discard(self, entry: CachedInstance, lost: Sequence[BatchEntry] = ()) -> None:
         """Roll an instance back to what is on disk: forget its entry, and all decisions that are not committed.
 
-        A turn folds its events into the state as it goes, and there is no way to take one back; so the whole entry goes,
-        with its live code, and both are built again from history when they are next needed. The order matters. The open
-        turns leave the batch first, so that nothing that is called from here adds to them. Slots are given back before any
-        message is decided again, or that finds its own worker full. The messages come last, in their old order, as if they
-        had just arrived; those that were only refused or answered come with them, because the answer was based on what is
-        gone. At the end the instance is looked at: what woke it may have been in the state that is gone. Tests:
+        A turn folds its events into the state as they are recorded, and a fold cannot be undone. So the whole entry is
+        dropped, with its live code, and both are built again from history when they are next needed. The order matters. The
+        open turns leave the batch first, so that nothing called from here adds to them. Slots are given back before any
+        message is decided again, or its own worker would seem full. The messages come last, in their old order, as if they
+        had just arrived; messages that were refused, or answered without a write, are among them, because the answer was
+        based on the dropped state. At the end the instance is reconciled: its next wake may have been in the dropped state.
+        Tests:
         `test_a_message_that_cannot_be_written_fails_alone`,
         `test_a_report_on_its_way_that_turns_out_stale_is_not_taken_for_lost_work`, and the simulator's mutants "state
         survives a failed commit" and "room is not given back".
@@ -143,12 +146,13 @@ class Rollback:
         if self._uncommitted.is_writing(entry):
             self.restless.add(instance.key)
         answers, entry.answers = entry.answers, []
-        asked = [(message, reply) for message, reply, _, _ in answers]
-        asked += [(message, reply) for item in items for message, reply, _, again in item.messages if again]
-        # It was to create the instance, and another process has: its messages, later ones too, are for that instance.
-        unborn = any(item.turn.after == 0 for item in items)
-        for message, reply in asked:
-            if unborn and reply is not None:
+        messages = [(message, reply) for message, reply, _, _ in answers]
+        messages += [(message, reply) for item in items for message, reply, _, again in item.messages if again]
+        # The decision was to create the instance, and another process has created it: the messages are for that instance,
+        # which has another key.
+        creates = any(item.turn.after == 0 for item in items)
+        for message, reply in messages:
+            if creates and reply is not None:
                 engine.world.spawn(self._address_again(instance, message, reply), "backstay-again")
             else:
                 submit_late(engine, instance.key, message, reply)
@@ -165,11 +169,11 @@ class Rollback:
             reply(None, error)
 
     def _undo(self, item: BatchEntry) -> None:
-        """Free what a decision had reserved outside its rows."""
+        """Free the slots that a decision had reserved."""
         self.release_slots([assignment.task for assignment in item.assignments])
 
     def release_slots(self, granted: Sequence[Task]) -> None:
-        """The leases of these tasks come to nothing: their workers have room for others."""
+        """Free the slots of these tasks: their leases will not be committed."""
         matching = self._matching
         for task in granted:
             executor = matching.executor_of(task.owner or "")
@@ -181,10 +185,10 @@ class Rollback:
                 matching.polls.park(poll)
         self._dispatcher.on_unleased(granted)
 
-    # -- when the database is gone
+    # -- when the database is unavailable
 
     def go_down(self, batch: list[BatchEntry], error: Unavailable) -> None:
-        """The database cannot commit. Undo everything that is not on disk; callers get the error, our own reports wait."""
+        """The database cannot commit. Roll back everything that is not on disk; callers get the error, reports are deferred."""
         log.error("the database is unavailable: %s", error)
         engine = self._engine
         items = [*batch, *engine.stop_deciding(error)]
@@ -202,10 +206,11 @@ class Rollback:
         call_all(self._lifecycle.on_unavailable)
 
     def refuse_or_defer(self, key: int, message: Message, reply: Reply | None, again: bool) -> None:
+        """Answer a message with the error of the outage, or keep it until the database is back."""
         if reply is not None:
             reply(None, self._engine.down)
         elif again and not isinstance(message, Due):
-            # A wake is read from disk again, and knows by then since when workers can report.
+            # Wakes are read from disk again, with the time since when workers can report.
             self._deferred.append((key, message))
 
     def submit_deferred(self) -> None:

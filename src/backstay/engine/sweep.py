@@ -1,8 +1,8 @@
 """The sweep: looks through the database for work that should move and does not, and reconciles it.
 
-Everything here works by the same message, `Reconcile`: expected minus actual. The sweep runs every few seconds while things
-are committed, and more and more rarely while nothing is, since then nothing gets lost. A second, slower job asks again for
-answers that instances owe each other.
+It reconciles by one message, `Reconcile`: expected minus actual. The sweep runs every few seconds while there are commits, and
+more and more rarely while there are none, since then nothing gets lost. A second, slower job repeats sends whose answer is
+missing.
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class Sweep:
                 engine.mark_busy()
 
     def _hurry(self) -> None:
-        """Something was committed: what gets lost with it is found within the usual pause."""
+        """Return to the usual pause: there was a commit, and work may get lost again."""
         self._sweep_job.hurry(self._pause)
 
     async def sweep(self) -> bool:
-        """Reconcile what should move and does not, a page at a time; True if all was read and nothing found."""
+        """Reconcile instances that are stuck, a page at a time; True if everything was read and none was found."""
         engine = self._engine
         await engine.timers.look_again()
         suspects, after = await engine.store.mismatched(self._suspects_from, PAGE)
@@ -94,7 +94,7 @@ class Sweep:
         return not suspects and not after and self._ready_from is None
 
     async def stuck(self, after: ReadyPosition | None = None) -> tuple[list[Task], ReadyPosition | None]:
-        """Tasks that should have gone on by now: leased to a worker that is gone, or ready and in no lane.
+        """Tasks that nobody works on: leased to an executor that does not hold them, or ready and in no lane.
 
         Ready tasks come a page at a time, with the position of the next page, if there is one.
         """
@@ -113,19 +113,19 @@ class Sweep:
         return overdue and engine.holder and task.id not in engine.matching.lanes.waiting and not self._withheld(task)
 
     def _withheld(self, task: Task) -> bool:
-        """Whether its run is known to be paused: then the task is where it should be."""
+        """Whether the run of a task is known to be paused: then it is in no lane on purpose."""
         entry = self._engine.cache.get(task.workflow)
         return entry is not None and entry.instance.run is not None and not pause.allows(entry.instance.run)
 
     def reload_and_reconcile(self, key: int) -> bool:
-        """Fold an instance anew from disk and reconcile it; False if it is moving right now."""
+        """Fold an instance again from disk and reconcile it; False if it is being changed right now."""
         if not self._engine.reload(key):
             return False
         self._engine.reconcile(key)
         return True
 
     async def ask(self) -> None:
-        """Ask again for answers that instances owe each other, a page at a time: the question or the answer may be lost."""
+        """Repeat sends of instances that wait for an answer, a page at a time: the send or the answer may be lost."""
         engine = self._engine
         if engine.down is not None:
             return

@@ -16,9 +16,9 @@ from backstay.store import Store, StoreError
 log = logging.getLogger("backstay.engine")
 
 HORIZON = 3600 * SECOND
-NEAR = HORIZON + 600 * SECOND  # as far as a look ahead reaches that begins before what is decided now is on disk
+NEAR = HORIZON + 600 * SECOND  # a read of deadlines that begins before the current decision is on disk reaches this far
 PAGE = 500
-SPENT = 1000  # deadlines that are kept though nobody needs them any more
+SPENT = 1000  # outdated deadlines that may stay in the heap
 
 
 class TimerQueue:
@@ -57,7 +57,7 @@ class TimerQueue:
             self._alarm = None
 
     def forget(self) -> None:
-        """Stop and drop everything: wakes belong to another process now, and may have moved when this one starts again."""
+        """Stop and drop all deadlines: they may change before this process is the engine again, or the clock was set."""
         self.stop()
         self._term += 1
         self._heap.clear()
@@ -65,12 +65,12 @@ class TimerQueue:
         self._horizon = 0
 
     def set(self, key: int, at: Micros | None) -> None:
-        """The next wake of an instance is now this."""
+        """Set the next wake of an instance."""
         if at is None:
             self._armed.pop(key, None)
         elif (at <= self._horizon or self._stopped or at <= self._world.now() + NEAR) and self._armed.get(key) != at:
-            # Kept before the start too, and beyond the horizon: what is decided now may reach the disk after the next read of
-            # deadlines, or after one that is under way, and is in neither.
+            # Also before the start, and beyond the horizon: this wake may reach the disk after the next read of deadlines,
+            # or after one that is under way, and then neither finds it.
             self._armed[key] = at
             heappush(self._heap, (at, key))
             if len(self._heap) > 2 * len(self._armed) + SPENT:
@@ -109,17 +109,17 @@ class TimerQueue:
             self._arm()
 
     async def _look_ahead(self) -> None:
-        """Read the deadlines of the next stretch of time; a long backlog is read page by page."""
+        """Read the deadlines up to the next horizon, one page at a time."""
         until = self._world.now() + HORIZON
         term = self._term
         try:
             found = await self._store.due(until, PAGE)
             if term != self._term:
-                return  # these may have moved since: the queue was forgotten meanwhile
+                return  # `forget` was called meanwhile: these deadlines may be outdated
         except StoreError as error:
             if term != self._term:
                 return
-            log.error("the next deadlines cannot be read now: %s", error)
+            log.error("the next deadlines could not be read, and are read again in a second: %s", error)
             self._horizon = (
                 min(self._horizon, self._world.now()) + SECOND
             )  # read again soon, and keep what is in memory
@@ -128,7 +128,7 @@ class TimerQueue:
         full = len(found) == PAGE
         self._horizon = found[-1][0] if full else until
         for at, key in found:
-            if key not in self._armed:  # what is armed is newer than this answer, and may not be on disk yet
+            if key not in self._armed:  # an armed wake is newer than the row that was read
                 self._armed[key] = at
                 heappush(self._heap, (at, key))
         if full and self._horizon <= self._world.now():

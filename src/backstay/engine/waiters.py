@@ -1,7 +1,7 @@
 """Waiters: callers that wait for news of an instance, such as its end or the end of one of its updates.
 
-A caller waits under a topic of an instance. This engine's own commits notify it directly; what another process commits is
-found by checking the database, for every caller that waits.
+A caller waits under a topic of an instance. This engine's own commits notify it directly. After a commit of another process
+the database is checked for every waiter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENDED = "ended"
 """The topic of the end of a chain of runs."""
 
 CHECKS = 32  # at a time
-REST = 3  # times as long as those took, before the next ones: however many wait, there is room for everything else
+REST = 3  # the pause before the next checks, as a multiple of what these took: many waiters must not block the engine
 
 
 class Waiter(Struct, frozen=True, eq=False):
@@ -38,45 +38,47 @@ class Waiter(Struct, frozen=True, eq=False):
 class Waiters:
     def __init__(self, world: World) -> None:
         self._world = world
-        self._watchers: dict[tuple[int, str], list[Waiter]] = {}
+        self._waiters: dict[tuple[int, str], list[Waiter]] = {}
         self.on_commit: dict[int, list[Callable[[Instance], None]]] = {}  # called after each commit of an instance
         self._checking = False
         self._check_once_more = False
         self._checks: set[asyncio.Task[None]] = set()  # under way
         self._closed = False
         self._waiting: dict[asyncio.Future[Any], None] = {}
-        self.stopped: Callable[[], Exception] | None = None  # waits end at once; what to tell who cannot be answered
+        self.stopped: Callable[[], Exception] | None = (
+            None  # set: waits end at once, with this error for a waiter without a result
+        )
 
     def __iter__(self) -> Iterator[tuple[int, str, Waiter]]:
-        """Everybody who waits, with instance and topic."""
-        for (key, topic), watchers in list(self._watchers.items()):
-            for watcher in list(watchers):
-                yield key, topic, watcher
+        """All waiters, with instance and topic."""
+        for (key, topic), waiters in list(self._waiters.items()):
+            for waiter in list(waiters):
+                yield key, topic, waiter
 
-    # -- who waits, and for what
+    # -- the list
 
-    def add(self, key: int, topic: str, watcher: Waiter) -> None:
-        self._watchers.setdefault((key, topic), []).append(watcher)
+    def add(self, key: int, topic: str, waiter: Waiter) -> None:
+        self._waiters.setdefault((key, topic), []).append(waiter)
 
     def remove(self, key: int, topic: str, future: asyncio.Future[Any]) -> None:
-        """Nobody waits on this future any more."""
-        left = [watcher for watcher in self._watchers.get((key, topic), ()) if watcher.future is not future]
+        """Take the waiter with this future off the list."""
+        left = [waiter for waiter in self._waiters.get((key, topic), ()) if waiter.future is not future]
         if left:
-            self._watchers[key, topic] = left
+            self._waiters[key, topic] = left
         else:
-            self._watchers.pop((key, topic), None)
+            self._waiters.pop((key, topic), None)
 
     def notify(self, key: int, topic: str, news: Any) -> None:
-        """The news are committed: answer everybody who waits for them."""
-        for watcher in self._watchers.pop((key, topic), ()):
-            if watcher.future.done():
+        """Answer all waiters of a topic: its news are committed."""
+        for waiter in self._waiters.pop((key, topic), ()):
+            if waiter.future.done():
                 continue
             try:
-                answer = watcher.answer(news)
-            except Exception as error:  # goes to this caller alone: the others get the news
-                watcher.future.set_exception(error)
+                answer = waiter.answer(news)
+            except Exception as error:  # for this waiter alone; the others get the news
+                waiter.future.set_exception(error)
             else:
-                watcher.future.set_result(answer)
+                waiter.future.set_result(answer)
 
     def subscribe(self, key: int, committed: Callable[[Instance], None]) -> None:
         self.on_commit.setdefault(key, []).append(committed)
@@ -99,10 +101,10 @@ class Waiters:
         *,
         to_come: bool = False,
     ) -> T | None:
-        """The answer, from disk or when the news come; None if they did not come in time. `to_come`: they are not on disk.
+        """Wait for the answer, from disk or from a later commit; None after `seconds`. `to_come`: it is not on disk yet.
 
-        The caller is on the list before it checks the database. In the other order it would miss for ever what is committed
-        in between, since the engine notifies once (`tests/engine/test_results.py`, and a mutant of the simulator).
+        The caller is on the list before it checks the database. In the other order it would miss a commit in between for
+        ever, since the engine notifies once (`tests/engine/test_results.py`, and a mutant of the simulator).
         """
         future: asyncio.Future[T | None] = self._world.future()
         self.add(key, topic, Waiter(answer, check, future))
@@ -116,7 +118,7 @@ class Waiters:
         return await self.wait_on(key, topic, future, seconds)
 
     async def wait_on(self, key: int, topic: str, future: asyncio.Future[T | None], seconds: float | None) -> T | None:
-        """Wait on the future of a watcher that is on the list already."""
+        """Wait on the future of a waiter that is on the list already."""
         world = self._world
         if self.stopped is not None:
             _resolve_empty(future)
@@ -154,12 +156,12 @@ class Waiters:
     # -- checking the database
 
     def check(self, key: int, topic: str) -> None:
-        """The news of this topic may be on disk: check for those who wait for them."""
-        for watcher in list(self._watchers.get((key, topic), ())):
-            self._spawn(self._check(key, topic, watcher))
+        """Check the database for the waiters of one topic."""
+        for waiter in list(self._waiters.get((key, topic), ())):
+            self._spawn(self._check(key, topic, waiter))
 
     def check_all(self) -> None:
-        """Another process committed: check for everybody who waits."""
+        """Check the database for all waiters: another process has committed."""
         self._check_once_more = True
         if not self._checking and not self._closed:
             self._checking = True
@@ -171,7 +173,7 @@ class Waiters:
         task.add_done_callback(self._checks.discard)
 
     async def _check_all(self) -> None:
-        """Check for everybody; from the beginning if another commit came meanwhile, and never twice at a time."""
+        """Check for all waiters, and from the beginning again if there was another commit meanwhile."""
         world = self._world
         try:
             while self._check_once_more:
@@ -186,27 +188,27 @@ class Waiters:
         finally:
             self._checking = False
 
-    async def _check(self, key: int, topic: str, watcher: Waiter) -> None:
-        if watcher.future.done():
+    async def _check(self, key: int, topic: str, waiter: Waiter) -> None:
+        if waiter.future.done():
             return
         try:
-            found = await watcher.check()
+            found = await waiter.check()
         except StoreError:
-            self._world.at(self._world.now() + SECOND, lambda: self._check_again(key, topic, watcher))
+            self._world.at(self._world.now() + SECOND, lambda: self._check_again(key, topic, waiter))
             return
-        except Exception as error:  # the news are there and cannot be read: the caller is told that
-            self.remove(key, topic, watcher.future)
-            if not watcher.future.done():
-                watcher.future.set_exception(error)
+        except Exception as error:  # the news are on disk and cannot be read: the waiter gets that error
+            self.remove(key, topic, waiter.future)
+            if not waiter.future.done():
+                waiter.future.set_exception(error)
             return
         if found is not None:
-            self.remove(key, topic, watcher.future)
-            if not watcher.future.done():
-                watcher.future.set_result(found)
+            self.remove(key, topic, waiter.future)
+            if not waiter.future.done():
+                waiter.future.set_result(found)
 
-    def _check_again(self, key: int, topic: str, watcher: Waiter) -> None:
-        if not watcher.future.done() and not self._closed:
-            self._spawn(self._check(key, topic, watcher))
+    def _check_again(self, key: int, topic: str, waiter: Waiter) -> None:
+        if not waiter.future.done() and not self._closed:
+            self._spawn(self._check(key, topic, waiter))
 
 
 def _resolve_empty(future: asyncio.Future[Any]) -> None:

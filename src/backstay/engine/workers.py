@@ -1,4 +1,4 @@
-"""What the engine asks of workers, inside this process and elsewhere, and the lanes that say which tasks they can run."""
+"""The interfaces of workers as the engine uses them, in this process and elsewhere, and the lanes of their tasks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from backstay.kernel.task import Task
 from backstay.protocol.commands import Inquiry
 
 COLD = object()
-"""Answer of an executor that has no live code for a run and needs its whole history."""
+"""The answer of an executor that has no live code for a run and needs its whole history."""
 
 
 class TaskHeld(NamedTuple):
-    """Answer of an executor whose code cannot finish the task inline. `start` is called once the lease is durable."""
+    """The answer of an executor whose code cannot finish the task inline. `start` is called when the lease is on disk."""
 
     start: Callable[[BaseException | None], None]
 
@@ -33,37 +33,37 @@ class Executor(Protocol):
         ...
 
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
-        """The same, by lane."""
+        """Whether this executor runs the tasks of such a lane."""
         ...
 
     def has_room(self, kind: str, type: str) -> bool:
-        """Whether it could take one more such task from a lane right now."""
+        """Whether it could take one more such task now."""
         ...
 
     def inline(self, kind: str, type: str) -> bool:
-        """Whether it runs these on the engine's own thread, without a lease of its own."""
+        """Whether it runs such tasks on the engine's own thread, without a lease."""
         ...
 
     def take(self, task: Task) -> bool:
-        """Reserve room for one task, if there is any."""
+        """Reserve a slot for a task; False if there is none."""
         ...
 
     def give_back(self, task: Task) -> None:
-        """The room reserved for this task is free again; it never came."""
+        """Free the slot that was reserved for a task which will not be delivered."""
         ...
 
     def deliver(self, assignment: Any) -> None:
-        """Work on a task whose lease is durable now."""
+        """Work on a task whose lease is on disk now."""
         ...
 
     def burst(self) -> AbstractContextManager[None]:
-        """Prepare the thread for a series of inline activations, and clean up behind it."""
+        """Prepare the thread for a series of inline activations, and clean up after it."""
         ...
 
     def activate(self, assignment: Any, events: list[Recorded], consumed: int) -> Any:
-        """Run workflow code inline on these events, the next ones behind the `consumed` that live code has met.
+        """Run workflow code inline on these events, which follow the `consumed` ones that live code has seen.
 
-        The answer is a message for the engine, `COLD`, or `Held`.
+        Returns a message for the engine, `COLD`, or `TaskHeld`.
         """
         ...
 
@@ -76,19 +76,19 @@ class Executor(Protocol):
         ...
 
     def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]:
-        """Ask workflow code a question about committed history. `at_rest`: live code stands exactly there."""
+        """Run a query or a validator on committed history. `at_rest`: live code has seen exactly that history."""
         ...
 
     def closed(self, run_id: str) -> None:
-        """The run has closed; work that still goes on for it may stop."""
+        """A run has closed; its activities that still run may stop."""
         ...
 
     def withdrawn(self, task_id: str) -> None:
-        """The attempt that it makes for this task is over; it may stop."""
+        """The attempt of this task is over; its code may stop."""
         ...
 
     def forget(self, run: int) -> None:
-        """Give up the live code of a run; the next activation replays."""
+        """Drop the live code of a run; its next activation replays."""
         ...
 
     def weight(self, run: int) -> int:
@@ -97,7 +97,7 @@ class Executor(Protocol):
 
 
 class Inquirer(Protocol):
-    """Workers elsewhere, as far as they can be asked about the workflows they run."""
+    """Remote workers that answer queries and run validators."""
 
     def alive_on(self, namespace: str, queue: str) -> bool: ...
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool: ...
@@ -106,28 +106,28 @@ class Inquirer(Protocol):
 
 
 class Admission(Protocol):
-    """Limits on what a queue hands out to workers outside this process."""
+    """Limits on how many tasks of a queue are leased to remote workers."""
 
     def admits(self, queue: Queue) -> bool: ...
     def promised(self, task_id: str, queue: Queue) -> None:
-        """A lease of this queue is on its way to disk."""
+        """A lease of this queue was decided and is not on disk yet."""
         ...
 
     def settled(self, task_id: str, queue: Queue) -> None:
-        """That lease is on disk now, or came to nothing."""
+        """That lease is on disk now, or was rolled back."""
         ...
 
     def relieved(self, queue: Queue) -> Iterable[Queue]:
-        """A lease of this queue has ended: the queues that may hand out more because of it."""
+        """The queues that may lease more tasks now that a lease of this queue has ended."""
         ...
 
 
 class SessionGate(Protocol):
-    """Which worker outside this process may run the activities of which session."""
+    """Which remote worker may run the activities of which session."""
 
     def admits(self, namespace: str, session: WorkerSession, worker_id: str) -> bool: ...
     def took(self, namespace: str, session: WorkerSession, worker_id: str) -> None:
-        """An activity of the session is on its way to this worker."""
+        """An activity of the session was reserved for this worker."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""The world an engine lives in: clock, timers, ids, spawning, threads. All of it, and only here.
+"""The world: clock, timers, ids, randomness, spawning and threads of an engine, which gets them nowhere else.
 
-Whoever supplies another world (a simulator with a clock of its own and no threads) controls everything that happens.
+A simulator supplies another world, with a clock of its own and no threads, and so controls everything that happens.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from backstay.ulid import PAIRS
 
 T = TypeVar("T")
 
-NODE = 12  # bits of a key that say who made it: processes beside one database must not make the same in one microsecond
+NODE = 12  # bits of a key that name its process: two processes at one database must not make the same key at one time
 STEP = 1 << NODE
 EPOCH: Micros = 1_577_836_800 * SECOND  # 2020
 
 FORWARD = SECOND  # a wall clock that was set forward by more is followed at once
-BACK = 10 * SECOND  # one that was set back by more, too; by less, time goes more slowly for a while
-SLEW = SECOND // 20  # at most, each time somebody looks
-NOISE = SECOND // 200
-LONG = 2 * SECOND
+BACK = 10 * SECOND  # one that was set back by more, too; after less, the engine's clock goes more slowly for a while
+SLEW = SECOND // 20  # the most by which `follow` moves the clock gradually
+NOISE = SECOND // 200  # smaller differences are errors of measurement
+LONG = 2 * SECOND  # alarms from here on are set again after the machine has slept
 
-# Linux stops its monotonic clock while the machine sleeps, and has another one that goes on.
+# Linux stops its monotonic clock while the machine sleeps; CLOCK_BOOTTIME goes on.
 STEADY: Callable[[], int] = partial(time.clock_gettime_ns, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -38,7 +38,7 @@ class Alarm(Protocol):
 
 
 class Pool(Protocol):
-    """Threads for blocking calls. Results come back on the engine's thread, all that are there in one go."""
+    """Threads for blocking calls. `done` gets the result on the engine's thread."""
 
     def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None: ...
     def close(self) -> None: ...
@@ -47,24 +47,24 @@ class Pool(Protocol):
 class World(Protocol):
     ids: Ids
     looks: Micros | None
-    """How often to look at the clock on the wall; None: nobody sets it."""
+    """How often to call `follow`; None: this clock is never set."""
 
     def now(self) -> Micros: ...
     def ticks(self) -> Micros:
-        """For measuring how long something takes: nobody sets this clock, and what it says means nothing else."""
+        """A clock that is never set, for measuring how long something takes."""
         ...
 
     def follow(self) -> Micros:
-        """Look at the clock on the wall, which somebody may have set. By how much this one has jumped after it: mostly 0."""
+        """Follow the wall clock if it was set. Returns by how much `now` has jumped, mostly 0."""
         ...
 
     def soon(self, call: Callable[[], None]) -> None: ...
     def at(self, when: Micros, call: Callable[[], None]) -> Alarm:
-        """Call when so much time has passed as lies between now and then, wherever the clock is set meanwhile."""
+        """Call after the time between now and `when` has passed, even if the wall clock is set meanwhile."""
         ...
 
     def post(self, call: Callable[[], None]) -> None:
-        """From any thread: run this on the engine's thread."""
+        """Run a call on the engine's thread. May be called from any thread."""
         ...
 
     def future(self) -> asyncio.Future[Any]: ...
@@ -73,15 +73,15 @@ class World(Protocol):
 
 
 class Bits(Protocol):
-    """Where randomness comes from: `random.Random` is such a thing, too."""
+    """A source of random bits, such as `random.Random`."""
 
     def getrandbits(self, k: int, /) -> int: ...
 
 
 class SystemBits:
-    """Randomness of the operating system: nobody foretells the next id from those before, which are told to everybody.
+    """Random bits of the operating system, so that nobody can predict the next id from ids that are public.
 
-    Read in batches, since a call of the system for each id would cost as much again as making it.
+    Read in batches: a system call for each id would double the cost of making one.
     """
 
     BATCH = 4096  # bytes
@@ -90,7 +90,7 @@ class SystemBits:
         self._words = self._read()
 
     def getrandbits(self, k: int, /) -> int:
-        """Up to 64 of them."""
+        """The next `k` bits, 64 at most."""
         return next(self._words)[0] >> 64 - k
 
     def _read(self) -> Iterator[tuple[int]]:
@@ -140,7 +140,7 @@ class Minted:
 
 
 class LongAlarm:
-    """One that a machine may sleep through: event loops do not count that time, so it is wound up again afterwards."""
+    """An alarm that is set again after the machine has slept, because event loops do not count that time."""
 
     __slots__ = ("_call", "_due", "_others", "handle")
 
@@ -167,7 +167,7 @@ class LongAlarm:
 
 
 class AsyncioWorld:
-    """The real one: an asyncio loop, the machine's clock, threads."""
+    """The real world: an asyncio loop, the machine's clocks, threads."""
 
     def __init__(
         self,
@@ -176,8 +176,8 @@ class AsyncioWorld:
         steady: Callable[[], int] = STEADY,
         awake: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`wall` is set by people and by NTP; `steady` is set by nobody and counts on while the machine sleeps; `awake`, by
-        which the event loop goes, does not. All in nanoseconds."""
+        """`wall` is set by people and by NTP; `steady` is never set and counts on while the machine sleeps; `awake`, the clock
+        of the event loop, stops while it sleeps. All in nanoseconds."""
         self.loop = loop
         self.looks: Micros | None = SECOND
         self._wall = wall
@@ -195,8 +195,8 @@ class AsyncioWorld:
         return self._steady() // 1000
 
     def follow(self) -> Micros:
-        # Time is the steady clock with an anchor in the wall clock's time. In between two looks nothing reaches a running
-        # engine; how far the wall clock has come away from the anchor is somebody having set it, since NTP slews both alike.
+        # Time is the steady clock plus an anchor. Between two calls it follows the steady clock alone. A wall clock that has
+        # moved away from steady clock plus anchor was set, since NTP slews both alike.
         slept = self._slept()
         if abs(slept - self._asleep) > NOISE:
             self._asleep = slept
@@ -211,7 +211,7 @@ class AsyncioWorld:
         return 0
 
     def _anchored(self) -> Micros:
-        """By how much the wall clock is ahead of the steady one. Whoever is interrupted in between measures again."""
+        """By how much the wall clock is ahead of the steady one. The least interrupted of three measurements counts."""
         found: list[tuple[int, int]] = []
         for _ in range(3):
             before, wall, after = self._steady(), self._wall(), self._steady()
@@ -226,7 +226,7 @@ class AsyncioWorld:
         self.loop.call_soon(call)
 
     def at(self, when: Micros, call: Callable[[], None]) -> Alarm:
-        # However long: event loops themselves wake now and then rather than ask the platform for too long a sleep.
+        # Any pause will do: event loops limit the sleep that they ask the platform for.
         pause = when - self.now()
         if pause < LONG:
             return self.loop.call_later(max(pause, 0) / SECOND, call)

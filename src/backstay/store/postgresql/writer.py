@@ -14,8 +14,9 @@ the fence is lost as well, it is asked again with the next number (`batch += 2`)
 `test_an_answer_that_is_lost_twice_is_looked_up_right` and its neighbours in `tests/store/test_postgresql.py`.
 
 The session that writes also holds the engine's lock. When the session ends, the lock is free and nothing can be committed
-through it any more, so two engines never write at the same time. A session that gets the lock again after a reconnect goes
-on only if the `term` in the table `engine` shows that no other engine has held it in between.
+through it any more. After a reconnect an engine goes on only if it gets the lock again and the `term` in the table `engine`
+shows that no other engine has held it in between. What follows from that, and what does not, is in `engine/lock.py`: "Can
+there be two engines?"
 """
 
 from __future__ import annotations
