@@ -1,8 +1,8 @@
-"""How often Python looks for garbage cycles while workflows run in this process.
+"""Makes Python collect garbage cycles less often while workflows run in this process.
 
-It does so whenever 700 more containers are alive than at its last look. A workflow in flight has about sixty, none of them in a
-cycle, so with fifty in flight it looks again and again, finds nothing, and takes a tenth of the processor for that. While
-something of ours is open it looks more rarely. A threshold that the program has chosen itself is left alone.
+Python collects whenever 700 more containers are alive than after the last collection. A workflow in flight has about sixty,
+none of them in a cycle. So with fifty in flight Python collects again and again, finds nothing, and spends a tenth of the
+processor on it. While a node or a worker is open the threshold is higher. A threshold that the program has set is left alone.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-RARELY = 10_000  # containers more than at the last look: some megabytes
-DEFAULTS = (700, 2000)  # of the Pythons there are
+RARELY = 10_000  # new containers until the next collection: some megabytes
+DEFAULTS = (700, 2000)  # thresholds of the supported Python versions
 
 _lock = threading.Lock()
 _open = 0
-_before: tuple[int, int, int] | None = None  # what is put back with the last one that closes
+_before: tuple[int, int, int] | None = None  # the threshold that the last one to close restores
 _resting = 0
 
 
 def relax() -> None:
-    """Something of ours has opened."""
+    """Raise the threshold: a node or a worker has opened."""
     global _open, _before
     with _lock:
         _open += 1
@@ -33,7 +33,7 @@ def relax() -> None:
 
 
 def restore() -> None:
-    """It has closed again."""
+    """Restore the threshold when the last node or worker has closed."""
     global _open, _before
     with _lock:
         _open -= 1
@@ -45,8 +45,8 @@ def restore() -> None:
 
 @contextmanager
 def resting() -> Generator[None]:
-    """Not at all for now. Whoever builds millions of objects on a thread, none of them in a cycle, would have every other
-    thread stand still for seconds while they are looked through in vain. A program that has switched it off finds it so."""
+    """Switch collections off for a while. A thread that builds millions of objects, none of them in a cycle, would otherwise
+    stop all other threads for seconds while Python looks through them. If the program has switched them off, they stay off."""
     global _resting
     with _lock:
         mine = gc.isenabled() or _resting > 0

@@ -1,4 +1,4 @@
-"""Where Backstay reaches into the Python runtime of the process that imports it. There are three such places, all here.
+"""The three hooks of Backstay in the Python runtime of the process that imports it.
 
 **The running event loop.** asyncio keeps the loop that runs on a thread in a variable of that thread. Workflow code runs on
 greenlets of the same thread, below the loop of the engine or of the worker, and must not find that loop: `asyncio.sleep()`
@@ -8,13 +8,13 @@ back afterwards. asyncio has no public name for that; `_set_running_loop` is wha
 plain workflow code takes itself for a coroutine: `test_an_async_activity_is_awaited_in_async_code_and_run_as_a_step_in_plain_code`.
 
 **The garbage collector.** A collection of cycles may begin at any allocation, so also in the middle of workflow code, and
-runs `__del__` and `finally` blocks of whatever it finds: perhaps of another run, long given up. A durable call in there
-would take a step of a run that never made it, and its replay would not. While a collection runs on a thread, durable calls
-on it are refused. `tests/sdk/test_collector.py` shows it.
+runs `__del__` and `finally` blocks of the objects it finds: perhaps of another run that was dropped long ago. A durable call
+in such a block would become a step of the run whose code is just running, and a replay would not repeat it. While a collection
+runs on a thread, durable calls on it are refused. `tests/sdk/test_collector.py` shows it.
 
 **Forks.** A child process inherits the engine, its file locks and its sockets, and may use none of them: two processes would
-write under one lock. To ask for the process id on every message would be a system call each, so those who own such things
-ask to be called in the child. `test_an_engine_opened_before_a_fork_is_refused_in_the_child` forks under an engine.
+write under one lock. To compare the process id for every message would be a system call each, so the owners of such things
+register a callback that runs in the child. `test_an_engine_opened_before_a_fork_is_refused_in_the_child` forks under an engine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ set_running_loop: Final = asyncio.events._set_running_loop
 
 
 class _Collector(threading.local):
-    """The collector of cycles, as seen from this thread."""
+    """Whether a collection of cycles runs on this thread."""
 
     collecting = False
 
@@ -47,5 +47,5 @@ gc.callbacks.append(_on_collection)
 
 
 def after_fork_in_child(callback: Callable[[], None]) -> None:
-    """Have this called in every child that is forked from now on, before anything else runs there."""
+    """Call this in every child process that is forked from now on, before anything else runs there."""
     os.register_at_fork(after_in_child=callback)

@@ -1,4 +1,4 @@
-"""A pool of threads for short calls, cheap in bulk: for activities, and for commits."""
+"""A thread pool for short calls, cheap in bulk: for activities and for commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Clock(Protocol):
-    """The loop that results are brought back to."""
+    """The clock and the thread of the event loop that gets the results."""
 
     def now(self) -> int: ...
     def at(self, when: int, call: Callable[[], None]) -> object: ...
@@ -23,29 +23,30 @@ class Clock(Protocol):
 
 
 class ThreadPool:
-    """A pool of its own rather than an executor: one queue in, one wake-up per drain out (100 times cheaper in bulk).
+    """Runs calls on threads and hands their results to the event loop: one queue in, one wake-up of the loop for many results.
 
-    A few threads work off short calls without fighting over the interpreter. Only when calls have waited for a moment,
-    because the few are blocked, does the pool grow: to as many threads as there are calls, up to its size. Those that have
-    nothing to do sleep on a lock each, and are woken one by another while there is more to do: a lone call wakes one.
-    Waiting on one queue, every one would wake the next, just when the engine's thread has to go on.
+    That is 100 times cheaper in bulk than an executor of the standard library. A few threads run short calls without
+    competing for the interpreter. Only when calls have waited for a moment, because these threads are blocked, the pool grows:
+    to as many threads as there are calls, up to its size. Each idle thread sleeps on a lock of its own. A single call wakes one
+    thread, and a thread that finds more calls wakes the next. If all waited on one queue, they would wake each other just when
+    the engine's thread has to go on.
     """
 
     CORE = 2
-    PATIENCE = 2_000  # microseconds
-    AGAIN = 100_000  # until the next try to start a thread
+    PATIENCE = 2_000  # microseconds that calls wait before the pool grows
+    AGAIN = 100_000  # microseconds until the next attempt to start a thread
 
     def __init__(
         self, clock: Clock, size: int, name: str, around: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """`around`: what is put around a series of results that are brought back together."""
+        """`around`: a context in which results that arrive together are handed over."""
         self._clock = clock
         self._around = around
         self._size = size
         self._name = name
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]] | None] = deque()  # None: the end of a thread
-        self._idle: list[threading.Lock] = []  # who fell asleep last is woken first
-        self._coming = False  # somebody was woken and has not looked yet
+        self._idle: list[threading.Lock] = []  # of sleeping threads; the last one is woken first
+        self._coming = False  # a thread was woken and has not looked for calls yet
         self._results: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._threads: list[threading.Thread] = []
         self._busy = 0
@@ -53,7 +54,7 @@ class ThreadPool:
         self._watched = False
 
     def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Calls keep their exceptions to themselves; one that does not has its exception for a result."""
+        """Run a call on a thread, and `done` with its result on the loop. The result of a call that raises is its exception."""
         self._busy += 1
         self._jobs.append((call, done))
         if self._idle and not self._coming:
@@ -72,13 +73,13 @@ class ThreadPool:
             pass
 
     def _wake(self) -> bool:
-        """Wake one, if anybody sleeps."""
+        """Wake one sleeping thread; False if there is none."""
         if not self._idle:
             return False
         try:
             one = self._idle.pop()
         except IndexError:
-            return False  # it has just found something to do by itself
+            return False  # the last sleeping thread has just found a call by itself
         self._coming = True
         one.release()
         return True
@@ -88,8 +89,8 @@ class ThreadPool:
             thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the process may have no more for now
-                log.error("thread %s could not be started: %s", thread.name, error)
+            except RuntimeError as error:  # the process has reached its limit of threads
+                log.error("thread %s could not be started, which is tried again: %s", thread.name, error)
                 self._look_in(self.AGAIN)
                 return
             self._threads.append(thread)
@@ -120,7 +121,7 @@ class ThreadPool:
             call, done = job
             try:
                 result = call()
-            except BaseException as error:  # whoever waits is told, and the thread goes on
+            except BaseException as error:  # it becomes the result, and the thread goes on
                 log.error("a call on thread %s failed", threading.current_thread().name, exc_info=error)
                 result = error
             self._results.append((done, result))
@@ -129,16 +130,16 @@ class ThreadPool:
                 try:
                     self._clock.post(self._drain)
                 except RuntimeError:
-                    return  # the loop has closed: nobody is left to hear the result
+                    return  # the loop has closed, and nobody waits for the result
 
     def _sleep(self, asleep: threading.Lock) -> None:
-        """Until there may be something to do."""
+        """Sleep until there may be a call."""
         self._idle.append(asleep)
-        if self._jobs:  # it came before this thread was there to be woken
+        if self._jobs:  # a call arrived before this thread was in the list, so nobody has woken it
             try:
                 self._idle.remove(asleep)
             except ValueError:
-                pass  # it was there after all, and is woken
+                pass  # another thread has found it in the list and wakes it
             else:
                 return
         asleep.acquire()
@@ -153,5 +154,7 @@ class ThreadPool:
                 self._busy -= 1
                 try:
                     done(result)
-                except Exception as error:  # the results behind it are for others
-                    log.error("the result of a call on a thread of %s was not taken", self._name, exc_info=error)
+                except Exception as error:  # the results after it belong to other callers
+                    log.error(
+                        "the result of a call on a thread of %s could not be handed over", self._name, exc_info=error
+                    )

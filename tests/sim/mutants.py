@@ -224,8 +224,8 @@ MUTANTS = [
     Mutant(
         "who was said something to before it was lost is forgotten",
         "backstay.engine.rollback:Rollback.discard",
-        "unborn = any(item.turn.after == 0 for item in items)",
-        "unborn = False",
+        "creates = any(item.turn.after == 0 for item in items)",
+        "creates = False",
         far=True,
     ),
     Mutant(

@@ -39,9 +39,9 @@ BLOCKED = "blocked"
 Exporter = Callable[
     [RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], ask.Description], Iterator[bytes]
 ]
-"""Makes a file of a run: it reads payloads, which an engine does not."""
+"""Writes a run as a file. It decodes payloads, which an engine does not."""
 
-LONG = 1000  # events, from which on what is made of a history is made on a thread
+LONG = 1000  # events from which on a history is processed on a thread
 
 
 class Api:
@@ -81,7 +81,7 @@ class Api:
         return self._table[type(request)](request)
 
     def stop_waiting(self, why: Callable[[], Exception]) -> None:
-        """Answer everybody who waits with the state of now; `why` makes the error for those without an answer yet."""
+        """End all waits now. `why` makes the error for a caller that cannot be answered with the present state."""
         self._engine.waiters.stop(why)
 
     # -- clients
@@ -116,7 +116,7 @@ class Api:
         reply: StartReply | None,
         error: BaseException | None,
     ) -> None:
-        """A start whose end is waited for has been decided."""
+        """The start of a caller that waits for the result is committed or refused: wait for the end of the workflow."""
         if future.done():
             return
         if reply is None:
@@ -131,18 +131,18 @@ class Api:
         if key is None:
             self._engine.world.spawn(self._follow(namespace, workflow_id, future), "backstay-follow")
         else:
-            # Its own start has just been committed, so whatever ends it comes later than this.
+            # The start has just been committed, so the end is not on disk yet.
             look = partial(self._ended, key, workflow_id)
             self._engine.waiters.add(key, ENDED, Waiter(partial(_result, workflow_id), look, future))
             future.add_done_callback(partial(self._left, key))
 
     def _left(self, key: int, future: asyncio.Future[ask.Result]) -> None:
-        """A caller that got its result is off the list of waiters; one that gave up is still on it."""
+        """Take a caller that gave up off the list of waiters. One that got its result is not on it any more."""
         if future.cancelled():
             self._engine.waiters.remove(key, ENDED, future)
 
     async def _follow(self, namespace: str, workflow_id: str, future: asyncio.Future[ask.Result]) -> None:
-        """One that another process runs, which may have ended it by now."""
+        """Wait for the result of a workflow that another process runs, or that may have ended already."""
         resolve = resolver(future)
         try:
             resolve(await self.result(ask.AwaitResult(workflow_id=workflow_id, namespace=namespace)), None)
@@ -150,7 +150,7 @@ class Api:
             resolve(None, error)
 
     async def _run_once(self, start: ask.StartWorkflow) -> ask.Result:
-        """One that may have been asked for before, and may have ended since."""
+        """Start and wait, for a request that may be a repetition: its workflow may have ended already."""
         started = await self.start(start)
         return await self.result(ask.AwaitResult(workflow_id=started.workflow_id, namespace=start.namespace))
 
@@ -162,7 +162,7 @@ class Api:
             self._engine.address(request.namespace, message.workflow_id, message, reply)
 
     async def _start_once(self, message: Start, reply: Reply) -> None:
-        """A start that may have been asked for before."""
+        """Submit a start that may be a repetition, with the record of the first one."""
         try:
             message = replace(message, retained=await self._instances.retained_start(message))
         except Exception as error:
@@ -195,14 +195,16 @@ class Api:
         return (await self.look(request))[0]
 
     async def look(self, request: ask.DescribeWorkflow) -> tuple[ask.Description, list[Recorded]]:
-        """A description, and the history of the current run, which it was made from."""
+        """Describe an instance; also returns the history of the current run, from which the description was made."""
         key = await self._instances.key(request.namespace, request.workflow_id)
         loaded = await self._instances.load(key)
         if loaded is None:
             raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
         engine = self._engine
         commands = await engine.store.commands(key)
-        instance = engine.loading.committed(loaded)  # nothing is awaited from here on: it is the engine's own
+        instance = engine.loading.committed(
+            loaded
+        )  # no await from here on: this may be the state that the engine goes on to change
         run = instance.run
         deployed = None if run is None else engine.define(run.routing, run.workflow_type)[1]
         found = describe(
@@ -242,7 +244,7 @@ class Api:
             where = replace(where, before=page[-1].key)
 
     async def _blocked(self, where: RunFilter, blocked: set[int]) -> list[RunRow]:
-        """Those of these runs that the filter takes: each is looked up by its key, since no index knows them."""
+        """The blocked runs that match the filter. Each is read by its key, since no index has them."""
         found: list[RunRow] = []
         for key in sorted(blocked, reverse=True):
             if len(found) < where.limit and (where.before is None or key < where.before):
@@ -256,7 +258,7 @@ class Api:
         return b"".join(parts).decode()
 
     async def write(self, request: ask.ExportHistory, into: Callable[[bytes], object]) -> None:
-        """An export, piece by piece. `into` is called on another thread, if the run is long."""
+        """Write an export piece by piece. `into` is called on another thread if the run is long."""
         found = await self.describe(ask.DescribeWorkflow(workflow_id=request.workflow_id, namespace=request.namespace))
         store = self._engine.store
         row = found.run
@@ -278,7 +280,7 @@ class Api:
         await self.aside(history, write)
 
     async def whole(self, row: RunRow) -> list[Recorded]:
-        """All of a history. Others have their turn between its pages."""
+        """Read a whole history. The event loop runs other work between its pages."""
         found: list[Recorded] = []
         while True:
             page = await self._engine.store.history(row.key, found[-1].sequence if found else 0, ask.PAGE_MAX)
@@ -290,7 +292,7 @@ class Api:
             await turn
 
     async def aside(self, history: Sequence[Recorded], make: Callable[[], T]) -> T:
-        """What is made of a history: of a long one on a thread, one after the other, so that neither others wait nor memory runs out."""
+        """Call `make`. For a long history on a thread, so that nobody waits; one at a time, so that memory suffices."""
         if len(history) < LONG:
             return make()
         async with self._one_aside:
@@ -325,7 +327,7 @@ class Api:
     # -- inside
 
     async def _ended(self, key: int, workflow_id: str) -> ask.Result | None:
-        """The outcome of an instance whose current run has ended. History says so, never the index."""
+        """The result of an instance, if its current run has ended. It is read from history, never from the index."""
         loaded = await self._engine.store.load(key)
         if loaded is None or loaded.run is None:
             return None

@@ -32,7 +32,7 @@ def describe(
     definition: str | None,
     deployed: str | None = None,
 ) -> Description:
-    """`definition` says why the workflow's code cannot be asked, if it cannot; `deployed` is its fingerprint today."""
+    """Describe an instance. `definition`: why its code cannot answer queries; `deployed`: the fingerprint of today's code."""
     run = instance.run
     if run is None:
         return Description(
@@ -88,7 +88,7 @@ def describe(
 
 
 async def beside(store: Store, namespace: str, history: Iterable[Recorded]) -> dict[str, RunRow]:
-    """The runs before and after a run in its chain, as far as they are still kept."""
+    """The runs before and after a run in its chain, if they still exist."""
     found = [await store.run(namespace, run_id) for run_id in continued(history)]
     return {row.run_id: row for row in found if row is not None}
 

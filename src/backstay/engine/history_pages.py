@@ -8,11 +8,11 @@ from backstay.kernel.event import Recorded
 from backstay.protocol.requests import PAGE_MAX
 from backstay.store import Store
 
-FIRST = 32  # events to judge by how many more may fit
+FIRST = 32  # events that are read first, to estimate how many fit
 
 
 def size_of(events: Iterable[Recorded]) -> int:
-    """Bytes of events as they are sent, but for a few."""
+    """The approximate size of events on the wire, in bytes."""
     size = 0
     for entry in events:
         size += len(entry.body) + len(entry.context_body)
@@ -20,7 +20,7 @@ def size_of(events: Iterable[Recorded]) -> int:
 
 
 def fitting(events: list[Recorded], most: int) -> list[Recorded]:
-    """The first of these events: together so many bytes, or a single one that has more. Itself, if that is all of it."""
+    """The first of these events that fit into so many bytes, at least one. The same list if all fit."""
     size = 0
     for at, entry in enumerate(events):
         size += len(entry.body) + len(entry.context_body)

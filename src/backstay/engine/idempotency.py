@@ -51,7 +51,7 @@ async def record_of(log: CommandLog, key: int, message: Message) -> CommandRecor
 
 
 def submit_late(log: CommandLog, key: int, message: Message, reply: Reply | None) -> None:
-    """Decide a message that was held up. An earlier attempt of it may have been decided meanwhile, here or elsewhere."""
+    """Submit a message that was delayed, with its record: another attempt of it may have been committed meanwhile."""
     if message.idempotency_key() is None:
         log.submit(key, message, reply)
     else:
@@ -88,7 +88,7 @@ def completed_task(
 
 
 def ended_attempt(history: Iterable[Recorded], attempt_id: str, owner: str | None) -> AttemptReply | None:
-    """The outcome that this attempt of an activity has reported before. `owner` None: of any worker."""
+    """The outcome that this attempt of an activity has reported before. `owner` None: by any worker."""
     for entry in history:
         match entry.event:
             case ActivityRetryScheduled(retry_after_attempt_id=id) if id == attempt_id:

@@ -1,4 +1,4 @@
-"""Instances as the API reaches them: by name, by an id derived from one of their runs, or as they are on disk."""
+"""Instances: how the API finds them by name or by an id of one of their runs, reads them, and submits to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from backstay.kernel.values import run_of
 from backstay.protocol.requests import StartWorkflow
 from backstay.store import Loaded, Located
 
-REMEMBERED = 20_000  # runs whose place is kept in memory
+REMEMBERED = 20_000  # runs whose instance is kept in memory
 
 
 class Instances:
@@ -46,14 +46,14 @@ class Instances:
                 raise Refused("task_not_found", f"nothing is known of {derived_id!r}", task_id=derived_id)
             if len(self._located) >= REMEMBERED:
                 self._located.clear()
-            self._located[place] = found  # where a run is never changes
+            self._located[place] = found  # a run never moves to another instance
         return found
 
     async def key_of(self, namespace: str, derived_id: str) -> int:
         return (await self.located(namespace, derived_id)).workflow
 
     async def load(self, key: int) -> Loaded | None:
-        """The rows of an instance. If its history turns out damaged, its state in memory is dropped: nothing may continue from it."""
+        """Read the rows of an instance. If its history is damaged, its state in memory is dropped, so that nothing builds on it."""
         try:
             return await self._engine.store.load(key)
         except HistoryDamaged:
@@ -85,7 +85,7 @@ class Instances:
 
 
 def start_message(request: StartWorkflow, engine: Engine) -> Start:
-    """The kernel's message for a start; without an id one is made."""
+    """The kernel's message for a start. A workflow id is made if the request has none."""
     asked = request.activity
     kind = Start if asked is None else partial(StartActivity, activity=asked)
     return kind(

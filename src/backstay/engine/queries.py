@@ -47,7 +47,7 @@ class Queries:
                     f"workflow {request.workflow_id!r} has no run {request.run_id!r}",
                     run_id=request.run_id,
                 )
-            run, cursor = selected, 0  # what its tasks decided says how far they had seen
+            run, cursor = selected, 0  # for an earlier run, the events of its tasks say how far they had seen
             history = await self._engine.store.history(run.key)
         started = next(entry.event for entry in history if isinstance(entry.event, WorkflowStarted))
         given = listed(started, request.query_name, request)
@@ -61,7 +61,7 @@ class Queries:
         )
 
     async def _settle(self, key: int, request: tell.QueryWorkflow) -> None:
-        """Let code have the signals that were accepted before; those that nobody is there to apply are not waited for."""
+        """Wait until the signals that were accepted before are handled, unless the code of the run does not run now."""
         settled = await self._signals.wait(key, tell.SIGNAL_WAIT)
         if settled.left is not None and not settled.stands:
             raise Refused(
@@ -75,15 +75,15 @@ class Queries:
     async def would_take(
         self, key: int, name: str, arguments: bytes | None, *, patient: bool
     ) -> tuple[bool, str | None]:
-        """(whether the definition is available, what its validator objects) for an update of the current run.
+        """For an update of the current run: whether its definition is available, and the objection of its validator.
 
-        `patient`: while a signal that was accepted earlier is not applied the validator is not asked, and this is refused.
+        `patient`: if an earlier signal was not handled yet, refuse instead of running the validator.
         """
         entry = self._engine.cache.get(key)
         instance = await self._instances.committed(key) if entry is None else entry.instance
         live = instance.run
         if live is None or not live.is_open:
-            return True, None  # the command itself is rejected for that
+            return True, None  # the kernel rejects the update for that
         routing = live.routing
         executor = self._engine.matching.answerer(
             live.workflow_type, routing.namespace, routing.queue, routing.compatibility
@@ -160,7 +160,7 @@ class Queries:
             )
 
     def _at_rest(self, key: int, history: list[Recorded]) -> bool:
-        """Whether live code of this instance stands exactly where its committed history ends."""
+        """Whether live code of this instance has seen exactly its committed history."""
         entry = self._engine.cache.get(key)
         return (
             entry is not None and entry.inflight == 0 and not entry.code_is_busy and _settled(entry.instance, history)

@@ -1,4 +1,4 @@
-"""Schedules: requests become messages to instances of their own place, or reads of it."""
+"""Schedules: requests become messages to the instances of schedules, or reads of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from backstay.kernel.values import SCHEDULES, SECOND
 from backstay.protocol import schedules as ask
 from backstay.store import RunFilter
 
-EVERY = 1_000_000  # as many as there are
+EVERY = 1_000_000  # no limit
 LOOK = SECOND // 50
 LOOKS = 50
 
@@ -103,7 +103,7 @@ class ScheduleApi:
         return await self._arrived(request, reply)
 
     async def _arrived(self, request: ask.ToSchedule[ScheduleReply], reply: ScheduleReply) -> ScheduleReply:
-        """Whoever is told of a workflow that was started may look at it at once."""
+        """Wait until the workflows that a reply names exist, so that its caller can use them at once."""
         engine, namespace = self._engine, request.namespace
         key = await self._key(namespace, request.schedule_id)
         for fired in reply.fired:
@@ -112,7 +112,7 @@ class ScheduleApi:
             if engine.holder:
                 await engine.outbox.arrival(key, namespace, fired.workflow_id)
                 continue
-            for _ in range(LOOKS):  # another process delivers it
+            for _ in range(LOOKS):  # the engine, in another process, delivers the start
                 if await engine.store.find(namespace, fired.workflow_id) is not None:
                     break
                 await self._pause()
@@ -161,7 +161,7 @@ class ScheduleApi:
                 limit=EVERY,
             )
         )
-        # The index is in the order of runs, and a schedule that lives long has had many.
+        # The index is in the order of runs, not of schedules: a schedule continues in new runs.
         rows.sort(key=_place)
         after = None if request.after is None else (-request.after[0], request.after[1])
         page: list[Schedule] = []
@@ -189,7 +189,7 @@ class ScheduleApi:
             if run.closed_at is None or base + run.length > request.after:
                 for entry in await store.history(run.key, max(0, request.after - base)):
                     if isinstance(entry.event, ScheduleRolledOver | ScheduleCarriedOn | ScheduleStartConfirmed):
-                        continue  # how a life is kept, not what happened in it
+                        continue  # bookkeeping, not part of a schedule's own history
                     found.append(
                         ask.ScheduleEvent(
                             id=f"{run.run_id}-e{entry.sequence}", sequence=base + entry.sequence, entry=entry
@@ -221,16 +221,16 @@ class ScheduleApi:
 
 
 def _place(row: RunRow) -> tuple[int, str]:
-    """Its place in lists."""
+    """The sort key of a schedule in lists: newest first, then by id."""
     return -row.started_at, row.workflow_id
 
 
 def _same(have: object, wanted: object) -> bool:
-    """True is not 1."""
+    """Equality in which True is not 1."""
     return have == wanted and isinstance(have, bool) == isinstance(wanted, bool)
 
 
 def _at_home(plan: SchedulePlan, namespace: str) -> SchedulePlan:
-    """What a schedule starts lives in the namespace of the schedule."""
+    """The plan with its workflows in the namespace of the schedule."""
     routing = replace(plan.action.routing, namespace=namespace)
     return replace(plan, action=replace(plan.action, routing=routing))

@@ -1,9 +1,9 @@
 """The signal barrier: waits until workflow code has handled every signal that was accepted so far.
 
-An acknowledged signal is on disk; that code has handled it is another commit, made when a worker runs that code. A query or
-an update in between would not see the signal's effect. So a caller may ask (`after_signals`) to wait here first: this engine's own
-commits of the instance end the wait, or a check of the database after another process has committed. There is no wait for
-a run that does not move: one that is paused or closed, whose task failed, or that no process runs.
+An acknowledged signal is on disk; code handles it in a later commit. A query or an update in between would not see the
+signal's effect. So a caller may ask (`after_signals`) to wait here first. The wait ends with a commit of this engine, or with a
+check of the database after a commit of another process. There is no wait for a run whose code does not run: it is paused or
+closed, its task failed, or no worker runs its type.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from backstay.kernel.state import Instance
 from backstay.kernel.values import SECOND
 
 TOPIC = "settled"
-TAKEN_OVER = 1.0  # seconds in which another process has become the engine, if one will
+TAKEN_OVER = 1.0  # seconds after which another process has become the engine, if there is one
 
 
 class BarrierResult(NamedTuple):
     """How the wait ended. `left` names a signal that was not handled; None if there is none."""
 
     left: str | None = None
-    stands: bool = False  # nobody is there to do it
+    stands: bool = False  # the code of the run does not run now, so waiting longer is no use
 
 
 class SignalBarrier:
-    """`guest`: this process never becomes the engine, so it does not know that there will be one."""
+    """`guest`: this process never becomes the engine, so there may be none."""
 
     def __init__(self, engine: Engine, instances: Instances, *, guest: bool) -> None:
         self._guest = guest
@@ -54,11 +54,11 @@ class SignalBarrier:
         finally:
             waiters.unsubscribe(key, moved)
         if found is None and waiters.stopped is not None:
-            raise waiters.stopped()  # it is not known yet
+            raise waiters.stopped()  # the wait was ended early
         return found or BarrierResult(next(iter(asked.values())))
 
     async def _served(self) -> bool:
-        """Whether there is an engine, or will be one in a moment: when it has died another process takes over."""
+        """Whether there is an engine, or will be one in a moment, since another process may take over."""
         store, world = self._engine.store, self._engine.world
         if not self._guest or await store.has_engine():
             return True
@@ -68,23 +68,23 @@ class SignalBarrier:
         return await store.has_engine()
 
     async def _look(self, key: int, asked: dict[str, str]) -> BarrierResult | None:
-        # From disk: what is in memory may be ahead of it, and may not know yet what another process has accepted.
+        # From disk: the state in memory may be ahead of it, and may lack signals that another process has accepted.
         return self._judge(await self._instances.committed(key), asked)
 
     def _moved(self, asked: dict[str, str], instance: Instance) -> None:
-        # What this process knows only says whether it is worth looking at the disk.
+        # The state in memory only says whether it is worth reading from disk.
         if self._judge(instance, asked) is not None:
             self._engine.waiters.check(instance.key, TOPIC)
 
     def _judge(self, instance: Instance, asked: dict[str, str]) -> BarrierResult | None:
-        """How it has ended; None if it goes on."""
+        """The result of the wait; None if it goes on."""
         left = [] if instance.run is None else [e.signal_name for e in outstanding(instance) if e.signal_id in asked]
         if not left:
             return BarrierResult()
         return BarrierResult(left[0], stands=True) if self._stands(instance) else None
 
     def _stands(self, instance: Instance) -> bool:
-        """Whether the code of this run does not move now, whatever is sent to it."""
+        """Whether the code of this run does not run now, even if there are signals for it."""
         run = instance.current
         if not run.is_open or not pause.allows(run):
             return True
@@ -98,7 +98,7 @@ class SignalBarrier:
 
 
 def _never(news: object) -> BarrierResult:
-    """The engine notifies nobody of this topic: who waits for it checks."""
+    """This topic is never notified: its waiters only check."""
     raise AssertionError(news)
 
 

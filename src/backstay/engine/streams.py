@@ -1,7 +1,7 @@
-"""Output streams of runs: requests become messages to instances of their own place, or reads of it.
+"""Output streams of runs: requests become messages to the instances of streams, or reads of them.
 
-How far readers have got is kept in memory: a reader that asks for what is behind an offset has dealt with what is before it.
-Who appends with `max_pending_items` is held back by that; after a restart, until a reader has asked again.
+How far a stream was read is kept in memory: a reader that asks for the items after an offset has processed those before it.
+`max_pending_items` of an append counts from there; after a restart, from the beginning until a reader has asked again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from backstay.protocol import streams as ask
 from backstay.protocol.requests import Request
 from backstay.store import Loaded, RunFilter
 
-EVERY = 1_000_000  # as many as there are
-REMEMBERED = 20_000  # streams of which it is kept in memory how far they were read, and where their parts are
-LOOK = SECOND // 10  # for what nobody tells: a stream that does not exist yet
+EVERY = 1_000_000  # no limit
+REMEMBERED = 20_000  # streams whose read offset and parts are kept in memory
+LOOK = SECOND // 10  # how often to look for a stream that does not exist yet, since nothing notifies of its creation
 LOOK_ANYWAY = SECOND
 CHUNK = 50  # items read at a time
-PAGE_BYTES = 4 << 20  # a page ends with the item that passes this
+PAGE_BYTES = 4 << 20  # a page ends with the item that exceeds this
 
 
 class StreamApi:
     def __init__(self, engine: Engine, instances: Instances) -> None:
         self._engine = engine
         self._instances = instances
-        self._read: dict[int, int] = {}  # by the key of a stream
+        self._read: dict[int, int] = {}  # the offset up to which a stream was read, by its key
         self._parts: dict[tuple[int, int], int] = {}  # (stream, number of its run) -> run
         self.table: dict[type[Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.AppendStream: self.append,
@@ -81,13 +81,13 @@ class StreamApi:
         return await self._view(row, await self._instances.address(row.namespace + STREAMS, to.id, message))
 
     async def admit(self, namespace: str, run_id: str, commands: Iterable[Command]) -> None:
-        """Refuse a completion whose code writes to a stream that is over, or has no room."""
+        """Refuse a completion whose code writes to a stream that is closed or full."""
         writes = [command for command in commands if isinstance(command, WriteStream)]
         if not writes:
             return
         row = await self._engine.store.run(namespace, run_id)
         if row is None:
-            return  # the completion itself is refused for that
+            return  # the kernel refuses the completion for that
         streams: dict[str, Stream | None] = {}
         for write in writes:
             name = write.stream_name
@@ -180,7 +180,7 @@ class StreamApi:
         return items
 
     async def _part(self, key: int, loaded: Loaded, number: int) -> int:
-        """The run that holds this part of a stream; where one is never changes."""
+        """The run that holds this part of a stream. It never changes."""
         if loaded.run is not None and loaded.run.number == number:
             return loaded.run.key
         if (key, number) not in self._parts:
@@ -193,7 +193,7 @@ class StreamApi:
     # -- inside
 
     async def _run(self, request: Any) -> RunRow:
-        """The run that is meant, as the index has it."""
+        """The run that the request names, from the index."""
         store = self._engine.store
         if request.run_id is not None:
             row = await store.run(request.namespace, request.run_id)
@@ -222,7 +222,7 @@ class StreamApi:
         return row
 
     async def _arrived(self, row: RunRow, to: StreamKey) -> None:
-        """What the run's own code has written is on its way right after its commit."""
+        """Wait for the items that the run's own code has written: they arrive as sends, after its commit."""
         if self._engine.holder:
             await self._engine.outbox.arrival(row.workflow, row.namespace + STREAMS, to.id)
 
@@ -263,7 +263,10 @@ class StreamApi:
 
 
 class _Watched:
-    """A reader that waits: for items, for the end of the stream, for the end of its run. It watches before it looks."""
+    """A reader that waits for items, for the end of the stream, or for the end of its run.
+
+    It is on the list of waiters before it reads, so that it misses no commit in between.
+    """
 
     def __init__(self, engine: Engine, row: RunRow, to: StreamKey) -> None:
         self._engine = engine
@@ -296,16 +299,16 @@ class _Watched:
             self._news.set_result(None)
 
     async def _look(self) -> bool:
-        """Another process committed something: what it was is found out by looking."""
+        """End the wait after any commit of another process: the reader then reads again."""
         return True
 
 
 def _answer(_: Any) -> None:
-    """What the news are, a reader finds out by looking."""
+    """End the wait without a value: the reader then reads again."""
 
 
 def expired(stream: Stream, now: Micros) -> bool:
-    """Whether it was to be kept no longer than until now."""
+    """Whether the retention of a closed stream is over."""
     at, seconds = stream.closed_at, stream.retention_seconds
     return at is not None and seconds is not None and now >= at + seconds * SECOND
 

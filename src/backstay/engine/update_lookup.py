@@ -20,7 +20,7 @@ PAGE = 200
 
 
 class FoundUpdate(NamedTuple):
-    """An update that was accepted. `completed` is the event that ended it; None: it is open."""
+    """An update that was accepted. `completed` is the event that ended it; None if it is open."""
 
     name: str
     completed: Recorded | None
@@ -64,7 +64,7 @@ async def _events(engine: Engine, run: int, after: int) -> AsyncIterator[Recorde
 
 
 async def _held(instances: Instances, key: int, update_id: str) -> str | None:
-    """Its name, if it was accepted in the middle of a task, whose end makes it history."""
+    """The name of an update that is buffered: it was accepted during a workflow task and is recorded when that ends."""
     instance = await instances.committed(key)
     events = (event for event, _ in instance.buffered_events if isinstance(event, UpdateAccepted))
     return next((event.update_name for event in events if event.update_id == update_id), None)

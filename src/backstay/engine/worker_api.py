@@ -46,7 +46,9 @@ class WorkerApi:
     def __init__(self, engine: Engine, instances: Instances) -> None:
         self._engine = engine
         self._instances = instances
-        self._asked: dict[tuple[str, str, str, str | None], ParkedPoll] = {}  # polls that have an id, while they wait
+        self._polls_by_call: dict[
+            tuple[str, str, str, str | None], ParkedPoll
+        ] = {}  # polls that have an id, while they wait
         self.table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.PollWorkflowTask: self.poll_workflow_task,
             ask.ClaimWorkflowTask: self.claim_task,
@@ -118,7 +120,7 @@ class WorkerApi:
         after, store = request.after_sequence, self._engine.store
         size = None if request.page_size is None else max(1, min(request.page_size, ask.PAGE_MAX))
         if outcome.for_update:
-            # What it may see does not end with a place in history: the answer to an earlier update may be recorded far behind.
+            # The events that it may see are not a prefix of history: the answer to an earlier update may be recorded much later.
             whole = [entry for entry in await store.history(place.run) if replay_position(entry) <= outcome.seen]
             last = whole[-1].sequence
             rest = [entry for entry in whole if entry.sequence > after]
@@ -162,7 +164,7 @@ class WorkerApi:
         return self._verb(request.namespace, request.task_id, message_of(request))
 
     async def report(self, request: ask.ReportTask) -> Any:
-        """One of our own workers has said this, perhaps before: then history knows the answer."""
+        """Submit the report of a native worker. A repeated report is answered from history."""
         match request.message:
             case CompleteWorkflowTask() as message:
                 return await self._complete(request.namespace, message, keep=False)
@@ -176,7 +178,7 @@ class WorkerApi:
                 raise TypeError(f"a worker does not report {type(request.message).__name__}")
 
     async def _complete(self, namespace: str, message: CompleteWorkflowTask, *, keep: bool) -> TaskReply:
-        """`keep`: a worker whose completion is refused may correct itself under its lease."""
+        """Submit a completion. `keep`: a worker whose completion is refused may correct itself under its lease."""
         place = await self._instances.located(namespace, message.task_id)
         try:
             return await self._instances.submit(place.workflow, message)
@@ -293,11 +295,11 @@ class WorkerApi:
 
         worker = Claimant(connection=connection, compatibility=compatibility)
         poll = ParkedPoll(kind, namespace, queue, types, lease, future, worker, worker_id)
-        asked = (kind, namespace, worker_id, call)
+        id = (kind, namespace, worker_id, call)
         before = None
         if call is not None:
-            before = self._asked.get(asked)
-            self._asked[asked] = poll
+            before = self._polls_by_call.get(id)
+            self._polls_by_call[id] = poll
         if before is None or not engine.dispatcher.replace_poll(before, poll):
             engine.matching.polls.park(poll)
             engine.dispatcher.serve_poll(poll)
@@ -307,7 +309,7 @@ class WorkerApi:
         try:
             return await future
         except asyncio.CancelledError:
-            # Whoever polled is gone, perhaps just when its task came: nobody else would give that lease back.
+            # The worker hung up, perhaps just when the poll got a task: then its lease must be released here.
             assigned: WorkflowAssignment | ActivityAssignment | None = _resolved(future)
             if assigned is not None:
                 task = assigned.task
@@ -317,11 +319,11 @@ class WorkerApi:
         finally:
             alarm.cancel()
             engine.matching.polls.unpark(poll)
-            if self._asked.get(asked) is poll:
-                del self._asked[asked]
+            if self._polls_by_call.get(id) is poll:
+                del self._polls_by_call[id]
 
     async def _leased_by(self, namespace: str, worker_id: str, call: str, kind: str) -> Any:
-        """The task that an earlier poll with this id was given: a reply may be lost, its lease is not."""
+        """The task that an earlier poll with this id got: its reply may be lost, but its lease is on disk."""
         leased = self._engine.leases.by_call(namespace, worker_id, call)
         if leased is None or leased.kind != kind:
             return None

@@ -1,6 +1,6 @@
-"""Talking to running workflows: signals, updates, queries and the operator's commands become messages or questions.
+"""Commands to running workflows: signals, updates, queries and the operator's commands become messages or queries.
 
-Payloads stay opaque to the engine; whoever hosts it says how to read and write them, because contracts are judged by values.
+Payloads are opaque to the engine. Its host supplies `Payloads`, because arguments are checked against contracts as values.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ R = TypeVar("R")
 
 
 class Payloads(Protocol):
-    """How the host of this engine encodes values."""
+    """The encoding of values, supplied by the host of the engine."""
 
     def decode(self, blob: bytes) -> Any: ...
     def encode(self, value: Any) -> bytes: ...
 
 
 class Arguments:
-    """A call's arguments: encoded for history, as values for the contract, with what is wrong about them so far."""
+    """A call's arguments: encoded for history, as values for the contract, and the errors found so far."""
 
     def __init__(self, blob: bytes | None, values: list[Any], errors: contract.Errors) -> None:
         self.blob = blob
@@ -90,10 +90,10 @@ class WorkflowCommands:
 
     def signal(self, request: tell.SignalWorkflow) -> Awaitable[CommandReply]:
         key = self._engine.cache.named(request.namespace, request.workflow_id)
-        asked_before = request.request_id is not None and not request.fresh
-        if key is None or request.run_id is not None or request.named is not None or asked_before:
+        may_be_repeated = request.request_id is not None and not request.fresh
+        if key is None or request.run_id is not None or request.named is not None or may_be_repeated:
             return self._signal(request)
-        # Nothing has to be read for this one: it joins the batch that is open now.
+        # Nothing has to be read first, so this signal joins the open batch.
         message = DeliverSignal(
             name=request.signal_name,
             arguments=request.arguments,
@@ -136,7 +136,9 @@ class WorkflowCommands:
 
     async def append_message(self, request: tell.AppendMessage) -> MessageReply:
         id = request_id(request.stream_name, request.message_id)
-        request = replace(request, request_id=id, fresh=False)  # the id is the sender's own, and may be known
+        request = replace(
+            request, request_id=id, fresh=False
+        )  # the sender has chosen the id, so this may be a repetition
         return await self._command(
             request,
             MessageAppend.command_type,
@@ -179,10 +181,10 @@ class WorkflowCommands:
     async def _ask_for_update(
         self, key: int, request: tell.UpdateWorkflow, given: Arguments, end: asyncio.Future[Recorded | None]
     ) -> CommandReply:
-        """Have an update judged, behind the signals that were accepted before it if its sender waits for those.
+        """Validate and submit an update, if asked so after the signals that were accepted before it (`after_signals`).
 
-        Other signals may come meanwhile, and it is judged with none of them on its way. What cannot be waited for, or takes too
-        long, is for the kernel to reject, on record.
+        A signal that arrives during the validation makes the kernel refuse the update (`PENDING`), and it is validated again.
+        When the code does not run now, or the time is over, the update is submitted anyway, and the kernel rejects it on record.
         """
         ticks = self._engine.world.ticks
         wait = tell.SIGNAL_WAIT if request.wait_seconds is None else min(request.wait_seconds, tell.SIGNAL_WAIT)
@@ -196,7 +198,7 @@ class WorkflowCommands:
                     available, objection = await self._queries.would_take(
                         key, request.update_name, given.blob, patient=patient
                     )
-                    addressed = await self._addressed(key, request, "update")  # that took a while
+                    addressed = await self._addressed(key, request, "update")  # again: the validator took a while
                 message = Update(
                     name=request.update_name,
                     arguments=given.blob,
@@ -217,7 +219,7 @@ class WorkflowCommands:
     def _submit_update(
         self, namespace: str, key: int, message: Update, end: asyncio.Future[Recorded | None]
     ) -> asyncio.Future[CommandReply]:
-        """Submit an update and, the moment it is accepted, watch for its end, which may be in the same commit."""
+        """Submit an update. Its waiter is added in the reply, since the end of the update may be in the same commit."""
         future: asyncio.Future[CommandReply] = self._engine.world.future()
         resolve = resolver(future)
 
@@ -257,7 +259,7 @@ class WorkflowCommands:
     async def _follow(
         self, namespace: str, key: int, status: tell.UpdateStatus, update_id: str, seconds: float | None
     ) -> tell.UpdateStatus:
-        """Wait for the end of an update; a wait that takes too long answers with where it stands."""
+        """Wait for the end of an update. After `seconds` the answer is its status so far."""
         completed = await self._engine.waiters.wait(
             key, topic(update_id), lambda entry: entry, lambda: self._look_for(namespace, key, update_id), seconds
         )
@@ -309,13 +311,13 @@ class WorkflowCommands:
             wait_kind=None if instance.run is None else wait_of(instance).kind,
             **await self._addressed(key, request, "repair"),
         )
-        # What is lost on disk may still be in memory: it is decided by what operators see, not by what we remember.
+        # A row that is missing on disk may still be in memory. So the instance is read again, and repaired as it is on disk.
         self._engine.reload(key)
         return await self._instances.submit(key, message)
 
     def _unoffered(self, instance: Instance) -> frozenset[str]:
         if instance.run is None or not pause.allows(instance.run):
-            return frozenset()  # what is paused is withheld, not lost
+            return frozenset()  # tasks of a paused run are in no lane on purpose
         return frozenset(task.id for task in instance.tasks.values() if self._is_unoffered(task))
 
     async def _earlier(self, namespace: str, run_id: str) -> archive.EarlierRun:
@@ -326,7 +328,7 @@ class WorkflowCommands:
         return archive.EarlierRun(key=row.key, run_id=row.run_id, number=row.number, history=history)
 
     async def _living(self, key: int) -> str:
-        """Whose in-process leases count. Beside another engine, its own: it ended those of its predecessors."""
+        """The incarnation whose in-process leases are alive: that of the engine, which may be in another process."""
         if not self._engine.holder and await self._engine.store.has_engine():
             instance = await self._instances.committed(key)
             for task in (*instance.tasks.values(), *self._engine.machine.expect(instance).tasks.values()):
@@ -378,7 +380,7 @@ class WorkflowCommands:
         return Arguments(request.arguments, self._values(request.arguments), {})
 
     def _arranged(self, started: WorkflowStarted | None, contracts: str, name: str, named: dict[str, Any]) -> Arguments:
-        """Arguments given by name, in the order of the recorded contract."""
+        """Named arguments in the order of the recorded contract."""
         found = None if started is None else contract.find(getattr(started, contracts), name)
         if found is None:
             return Arguments(

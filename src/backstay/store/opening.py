@@ -1,4 +1,4 @@
-"""Opens the store of the dialect that the address of a database says. A path without a scheme is a SQLite file."""
+"""Opens the store for the address of a database: PostgreSQL for its URLs, SQLite for a path."""
 
 from __future__ import annotations
 

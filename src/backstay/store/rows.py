@@ -1,7 +1,7 @@
 """Rows of every dialect: a batch of decisions before it is written, and stored rows as values again.
 
 Several decisions of one instance become one guarded write (the first one's guard, the last one's values), and a task that
-was born and closed inside the batch never touches the disk.
+was created and closed inside the batch is never written.
 """
 
 from __future__ import annotations

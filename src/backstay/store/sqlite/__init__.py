@@ -50,7 +50,7 @@ class SqliteStore(Reading):
             offload is not None and path != ":memory:"
         )  # an engine that commits on a thread may count on one
         self._lock: IO[str] | None = None
-        self._noticed = 0  # the last notice that was told and could not be deleted yet
+        self._noticed = 0  # the last notice that was returned and could not be deleted yet
         try:
             self._open_readers(connection)
             self._version: int | None = self._data_version()
@@ -85,7 +85,7 @@ class SqliteStore(Reading):
         return error if isinstance(error, Unavailable) else Unavailable(f"{self.path}: {error}")
 
     def _reopen_readers(self) -> StoreError | None:
-        """The file may be another one than before, restored from a backup."""
+        """Reopen the reading connections: the file may be another one than before, restored from a backup."""
         writing = self.writer.connection
         assert writing is not None, "a probe that succeeds leaves a connection"
         if self.path == ":memory:":
@@ -108,7 +108,7 @@ class SqliteStore(Reading):
 
     @as_ready
     def acquire(self) -> bool:
-        """An OS lock, so that the kernel frees it when its process dies."""
+        """Take an OS lock, which the operating system frees when the process dies."""
         if self.path == ":memory:" or self._lock is not None:
             return True
         try:
@@ -149,7 +149,7 @@ class SqliteStore(Reading):
     @as_ready
     def changed(self) -> bool:
         if self.writer.away or self.writer.connection is None:
-            return False  # asked again soon
+            return False  # the next call tells
         try:
             self.writer.check_file()
         except sqlite3.Error as error:
