@@ -24,13 +24,12 @@ from backstay.kernel.values import child_call_id
 from backstay.sdk.author.activity import policy_of
 from backstay.sdk.author.cancellation import in_saga
 from backstay.sdk.author.durations import Duration, to_seconds
-from backstay.sdk.author.handlers import Signal, SignalMethod
+from backstay.sdk.author.handlers import Signal, SignalMethod, packed
 from backstay.sdk.author.options import check
 from backstay.sdk.author.primitives import Immediate
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.author.workflow import EntryPoint, WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
-from backstay.sdk.client.handle import packed
 from backstay.sdk.errors import ChildStopped, ChildTimedOut, DefinitionError, NotInWorkflow
 from backstay.sdk.replay.failures import remember, throw
 from backstay.sdk.replay.inbound import outbox, plain_value, typed

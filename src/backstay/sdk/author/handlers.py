@@ -5,12 +5,13 @@ On the class a handler is a reference for clients (`handle.signal(Approval.appro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Concatenate, Generic, Never, ParamSpec, Protocol, TypeVar, cast, get_args, overload
 
 from backstay.codec.arguments import Signature
 from backstay.codec.typenames import allows_null, type_name
+from backstay.codec.values import dumps
 from backstay.sdk.author.options import expect
 from backstay.sdk.errors import DefinitionError
 
@@ -295,3 +296,22 @@ class Handlers:
         if isinstance(channel, str):
             channel = Signal(channel)
         self.channels.setdefault(channel.name, channel)
+
+
+def packed(
+    member: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, bytes | None, dict[str, Any] | None]:
+    """Return the public name of a handler, the encoded arguments, and arguments by name for a contract to order."""
+    match member:
+        case HandlerMethod(name=name, signature=signature):
+            return name, signature.pack(args, kwargs), None
+        case Signal(name=name):
+            if kwargs or len(args) > 1:
+                raise TypeError(f"signal {name!r} takes one value")
+            return name, dumps(list(args)), None
+        case str(name):
+            if kwargs and args:
+                raise TypeError("by public name, give all arguments by position or all by name")
+            return (name, None, dict(kwargs)) if kwargs else (name, dumps(list(args)), None)
+        case _:
+            raise TypeError(f"name it by its method, its Signal or its public name, not {member!r}")

@@ -10,36 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypedDict, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from msgspec.structs import replace
 
 from backstay.codec.exceptions import Exceptions
-from backstay.codec.values import dumps, loads
+from backstay.codec.values import loads
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
-from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.cancel import Stopped
 from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from backstay.kernel.features.deadline import WorkflowTimedOut
-from backstay.kernel.features.start import STANDALONE, DuplicatePolicy
-from backstay.kernel.features.start import RecordedDefinition as Snapshot
 from backstay.kernel.message import Refused
-from backstay.kernel.values import Routing
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.sdk import errors
 from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinition
-from backstay.sdk.author.durations import Duration, to_seconds
-from backstay.sdk.author.handlers import Signal, SignalMethod
+from backstay.sdk.author.durations import to_seconds
+from backstay.sdk.author.handlers import Signal, SignalMethod, packed
 from backstay.sdk.author.options import check, expect, listed
 from backstay.sdk.author.workflow import EntryPoint, NamedWorkflow, WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
-from backstay.sdk.client.handle import AsyncHandle, Known, accept, error_of, packed
+from backstay.sdk.client.handle import AsyncHandle, Known, accept, error_of
 from backstay.sdk.client.schedules import AsyncSchedules
+from backstay.sdk.client.start_request import StartOptions, activity_request, start_request
 from backstay.sdk.client.transport import Transport
 from backstay.sdk.replay.failures import STRUCTURAL_LIMIT, crash
 
@@ -51,31 +48,6 @@ Coro = Coroutine[Any, Any, T]
 
 UPDATE_PATIENCE = 60.0
 """Seconds that `update()` waits for an update, unless `update_timeout` says otherwise."""
-
-
-class StartOptions(TypedDict, total=False):
-    """Options of a start, beside the workflow's own arguments.
-
-    `existing` says what to do if the id is taken. `timeout` bounds the whole workflow, `run_timeout` each run. A start that is
-    repeated with the same `request_id` returns what it returned the first time. `update_timeout` is how long `update()` waits;
-    None means without limit.
-    """
-
-    queue: str
-    business_key: str
-    labels: Mapping[str, str]
-    memo: Mapping[str, Any]
-    search: Mapping[str, Any]
-    timeout: Duration
-    run_timeout: Duration
-    existing: DuplicatePolicy
-    priority: int
-    fairness_key: str
-    fairness_weight: int
-    compatibility: str
-    connection: str
-    request_id: str
-    update_timeout: Duration | None
 
 
 def connected(url: str, token: str | None, namespace: str) -> Transport:
@@ -184,7 +156,7 @@ class AsyncClient:
         `WorkflowAlreadyStarted` if the id is taken, unless `options(existing=...)` says otherwise.
         """
         definition = self._definition(workflow)
-        started = await self.call(self._start_request(definition, id, args, kwargs))
+        started = await self.call(start_request(self.namespace, self._options, definition, id, args, kwargs))
         return AsyncHandle(self, started.workflow_id, started.run_id, definition)
 
     @overload
@@ -202,21 +174,25 @@ class AsyncClient:
     async def execute(self, workflow: Any, id: str | None, /, *args: Any, **kwargs: Any) -> Any:
         """Start a workflow, wait for its end and return its result. Raises like `start` and `Handle.result`."""
         definition = self._definition(workflow)
-        ended = await self.call(ask.RunWorkflow(start=self._start_request(definition, id, args, kwargs)))
+        ended = await self.call(
+            ask.RunWorkflow(start=start_request(self.namespace, self._options, definition, id, args, kwargs))
+        )
         return self.outcome(ended, definition)
 
     async def start_activity(
         self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> AsyncHandle[R]:
         """Start an activity as a job of its own, with its retries and timeouts but without a workflow."""
-        started = await self.call(self._activity_request(activity, id, args, kwargs))
+        started = await self.call(activity_request(self.namespace, self._options, activity, id, args, kwargs))
         return AsyncHandle(self, started.workflow_id, started.run_id, activity)
 
     async def execute_activity(
         self, activity: ActivityDefinition[P, R], id: str | None, /, *args: P.args, **kwargs: P.kwargs
     ) -> R:
         """Start an activity as a job of its own, wait for its end and return its result."""
-        ended = await self.call(ask.RunWorkflow(start=self._activity_request(activity, id, args, kwargs)))
+        ended = await self.call(
+            ask.RunWorkflow(start=activity_request(self.namespace, self._options, activity, id, args, kwargs))
+        )
         return self.outcome(ended, activity)
 
     async def reserve(self, workflow: WorkflowFn[Any, Any] | type[Any], id: str, /) -> bool:
@@ -290,7 +266,7 @@ class AsyncClient:
             raise TypeError("a signal given by name takes positional arguments only")
         done = await self.call(
             tell.SignalWithStart(
-                start=self._start_request(definition, id, start, {}),
+                start=start_request(self.namespace, self._options, definition, id, start, {}),
                 signal_name=name,
                 arguments=arguments,
                 request_id=self._options.get("request_id"),
@@ -406,85 +382,3 @@ class AsyncClient:
             for module in definition.modules:
                 self.exceptions.include(module)
         return self.exceptions.restore_or_wrap(failure)
-
-    def _activity_request(
-        self, activity: ActivityDefinition[Any, Any], id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> ask.StartWorkflow:
-        if not isinstance(activity, ActivityDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise TypeError(f"this starts activities, and {activity!r} is none; workflows are started with start()")
-        if activity.local:
-            raise TypeError(
-                f"{activity.type!r} is local: it runs beside a workflow's task, and there is no workflow here"
-            )
-        if id is not None and not isinstance(id, str):
-            raise _no_id(id)
-        asked = ScheduleActivity(
-            activity_type=activity.type,
-            arguments=activity.signature.pack_fitting(args, kwargs),
-            retry_policy=activity.policy,
-        )
-        return self._request(STANDALONE, id, activity.queue, None, None, asked)
-
-    def _start_request(
-        self, definition: WorkflowDefinition | NamedWorkflow, id: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> ask.StartWorkflow:
-        if id is not None and not isinstance(id, str):
-            raise _no_id(id)  # checked first: if the id was forgotten, the first argument stands in its place
-        if kwargs and isinstance(definition, NamedWorkflow):
-            raise TypeError(f"{definition.type!r} is given by its type, so its arguments are given by position")
-        arguments = definition.signature.pack_fitting(args, kwargs)
-        return self._request(definition.type, id, definition.queue, arguments, definition.snapshot, None)
-
-    def _request(
-        self,
-        type: str,
-        id: str | None,
-        queue: str | None,
-        arguments: bytes | None,
-        definition: Snapshot | None,
-        activity: ScheduleActivity | None,
-    ) -> ask.StartWorkflow:
-        o = self._options
-        if not o:
-            return ask.StartWorkflow(
-                workflow_type=type,
-                workflow_id=id,
-                namespace=self.namespace,
-                arguments=arguments,
-                routing=Routing(namespace=self.namespace, queue=queue or "default"),
-                definition=definition,
-                activity=activity,
-            )
-        timeout, run_timeout = o.get("timeout"), o.get("run_timeout")
-        return ask.StartWorkflow(
-            workflow_type=type,
-            workflow_id=id,
-            namespace=self.namespace,
-            arguments=arguments,
-            routing=self._routing(queue, o),
-            business_key=o.get("business_key"),
-            visibility_labels=dict(o.get("labels", {})),
-            memo={key: dumps(value) for key, value in o.get("memo", {}).items()},
-            search_attributes=dict(o.get("search", {})),
-            execution_timeout_seconds=None if timeout is None else to_seconds(timeout),
-            run_timeout_seconds=None if run_timeout is None else to_seconds(run_timeout),
-            duplicate_policy=o.get("existing", "reject_duplicate"),
-            definition=definition,
-            request_id=o.get("request_id"),
-            activity=activity,
-        )
-
-    def _routing(self, queue: str | None, o: StartOptions) -> Routing:
-        return Routing(
-            namespace=self.namespace,
-            connection=o.get("connection"),
-            queue=o.get("queue") or queue or "default",
-            compatibility=o.get("compatibility"),
-            priority=o.get("priority", 5),
-            fairness_key=o.get("fairness_key"),
-            fairness_weight=o.get("fairness_weight", 1),
-        )
-
-
-def _no_id(id: object) -> TypeError:
-    return TypeError(f"the id of a workflow comes before its arguments and is text, or None to make one: {id!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
-from backstay.codec.values import dumps, loads
+from backstay.codec.values import loads
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.reconcile import Reconciled
@@ -14,7 +14,7 @@ from backstay.protocol import rejections
 from backstay.protocol import requests as ask
 from backstay.sdk import errors
 from backstay.sdk.author.durations import Duration, to_seconds
-from backstay.sdk.author.handlers import HandlerMethod, QueryMethod, Signal, SignalMethod, UpdateMethod
+from backstay.sdk.author.handlers import HandlerMethod, QueryMethod, Signal, SignalMethod, UpdateMethod, packed
 from backstay.sdk.author.options import expect
 from backstay.sdk.client.streams import StreamReader, follow
 
@@ -57,25 +57,6 @@ def accept(command: CommandReply) -> CommandReply:
         validation_errors=command.validation_errors,
         declared=command.declared,
     )
-
-
-def packed(
-    member: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[str, bytes | None, dict[str, Any] | None]:
-    """Return the public name of a handler, the encoded arguments, and arguments by name for a contract to order."""
-    match member:
-        case HandlerMethod(name=name, signature=signature):
-            return name, signature.pack(args, kwargs), None
-        case Signal(name=name):
-            if kwargs or len(args) > 1:
-                raise TypeError(f"signal {name!r} takes one value")
-            return name, dumps(list(args)), None
-        case str(name):
-            if kwargs and args:
-                raise TypeError("by public name, give all arguments by position or all by name")
-            return (name, None, dict(kwargs)) if kwargs else (name, dumps(list(args)), None)
-        case _:
-            raise TypeError(f"name it by its method, its Signal or its public name, not {member!r}")
 
 
 Known: TypeAlias = "WorkflowDefinition | NamedWorkflow | ActivityDefinition[Any, Any] | None"

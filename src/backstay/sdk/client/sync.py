@@ -21,8 +21,9 @@ from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinitio
 from backstay.sdk.author.durations import Duration
 from backstay.sdk.author.handlers import QueryMethod, Signal, SignalMethod, UpdateMethod
 from backstay.sdk.author.workflow import EntryPoint, WorkflowFn
-from backstay.sdk.client.client import AsyncClient, StartOptions
+from backstay.sdk.client.client import AsyncClient
 from backstay.sdk.client.handle import AsyncHandle, AsyncUpdateHandle
+from backstay.sdk.client.start_request import StartOptions
 from backstay.sdk.client.sync_schedules import Schedules
 from backstay.sdk.errors import DurableCallRefused
 from backstay.sdk.replay.workflow_greenlet import current_run

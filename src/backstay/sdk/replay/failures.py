@@ -1,4 +1,4 @@
-"""How a recorded failure reaches the author's code: as the exception it was, or not at all.
+"""Recorded failures are raised in the author's code as the exceptions they were, or not at all.
 
 A failure whose class cannot be restored blocks replay. It is never delivered as a generic error, and no `except` of the
 author's code can swallow the block.
@@ -27,14 +27,14 @@ def throw(live_run: LiveRun, outcome: Thrown) -> NoReturn:
 
 
 def remember(live_run: LiveRun, outcome: Thrown, exception: E) -> E:
-    """This exception stands for that failure: if the code goes on, it was handled."""
+    """Remember which failure an exception stands for: if the code goes on, it has handled the failure."""
     if outcome.failure_id is not None:
         live_run.delivered.add(outcome.failure_id, exception)
     return exception
 
 
 def crash(failure: Failure) -> ActivityCrashed | None:
-    """What the engine itself says of an activity; the code of such a failure is how often it has crashed."""
+    """Return `ActivityCrashed` for a failure that the engine recorded for a crashed activity, else None."""
     if failure.exception_type != CRASHED or failure.exception_class is not None or not isinstance(failure.code, int):
         return None
     return ActivityCrashed(failure.message, failure.code)

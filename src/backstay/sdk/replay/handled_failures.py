@@ -1,4 +1,4 @@
-"""Failures that were given to the code: whatever it is not failing with when its task ends, it has handled."""
+"""Failures that were raised in the code. Those that the code does not fail with by the end of its task, it has handled."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class DeliveredFailures:
         self._thrown[failure_id] = exception
 
     def add_local(self, step: int) -> str:
-        """A local activity has failed: the provisional id of its failure."""
+        """Return a provisional id for the failure of a local activity."""
         self._local[f"local:{step}"] = step
         return f"local:{step}"
 
     def recorded(self, step: int, outcome: Outcome | None) -> None:
-        """A local failure was recorded before the code got to see it: from now on it has an id of its own."""
+        """Replace the provisional id of a local failure by its recorded one."""
         if not self._local:
             return
         provisional = f"local:{step}"
@@ -39,7 +39,7 @@ class DeliveredFailures:
             self._local[provisional] = outcome.failure_id
 
     def handled(self, fatal: BaseException | None, commands: list[Any]) -> list[str]:
-        """The ids of what the code has caught; of a local activity among the commands, its own record says so."""
+        """Return the ids of the failures that the code has caught. Those of local activities are marked in their commands."""
         if not self._thrown:
             return []
         thrown, self._thrown = self._thrown, {}

@@ -1,8 +1,8 @@
-"""What reaches live code from outside: signals, updates, and the conditions that may hold afterwards.
+"""Signals and updates in live code, and the conditions that may hold after them.
 
-Every handler runs on a greenlet of its own, to its end, without durable calls. A signal takes effect at its place in history; an
-update where its task had looked to; conditions are looked at once everything a task may see has been applied. Code that has
-ended hears no more signals, but an update that was accepted before the run closed is still owed its answer.
+Every handler runs on its own greenlet, to its end, without durable calls. A signal takes effect at its place in history, an
+update after the last event that its task had seen. Conditions are evaluated when all events of a task have been applied. Code
+that has ended gets no more signals, but an update that was accepted before the run closed still gets its answer.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from backstay.sdk.worker.failure_log import update_failed
 
 
 class HandlerOutcome(NamedTuple):
-    """How a handler ended."""
+    """The value of a handler, or the exception that it raised."""
 
     value: Any
     error: BaseException | None
 
 
 def run_handler(live_run: LiveRun, readonly: Readonly, call: Callable[[], Any]) -> HandlerOutcome:
-    """Run a piece of the author's code to its end, on a greenlet that may look at the run and not move it."""
+    """Run a handler, condition or validator to its end, on a greenlet that may not make durable calls."""
     ended: list[HandlerOutcome] = []
 
     def job() -> None:
@@ -104,7 +104,7 @@ _NONE = Handlers()
 
 
 class Mailbox:
-    """Signals that nobody has asked for yet, and who asks, by name."""
+    """Signals that no wait has consumed yet (`letters`), and open waits for signals (`readers`), by signal name."""
 
     def __init__(self) -> None:
         self.letters: dict[str, deque[tuple[str, bytes | None]]] = {}
@@ -120,7 +120,7 @@ def on_signal(live_run: LiveRun, entry: Recorded) -> None:
     if member is not None:
         ran = call_member(live_run, member, event.arguments)
         if ran.error is not None:
-            # The run is not to blame for what it was told: the task fails and is tried again, with better code one day.
+            # The run did nothing wrong. The task fails and is tried again, in the end with corrected code.
             live_run.block = Block(
                 message=f"signal {event.signal_name!r} could not be applied: {type(ran.error).__name__}: {ran.error}",
                 type=type(ran.error).__name__,
@@ -140,14 +140,14 @@ def on_signal(live_run: LiveRun, entry: Recorded) -> None:
 
 
 def consume_signal(live_run: LiveRun, step: int, signal_id: str, arguments: bytes | None) -> Any:
-    """This wait gets this signal."""
+    """Answer a wait with a signal, and record that. Returns the signal's value."""
     value = plain_value(arguments)
     live_run.emit(ApplySignal(step=step, signal_id=signal_id, value=dumps(value)))
     return value
 
 
 def plain_value(arguments: bytes | None) -> Any:
-    """What a wait gets: nothing sent is True, one argument is itself, several are a list."""
+    """Return the value of a signal: True without arguments, one argument itself, several as a list."""
     values: Any = None if arguments is None else avro.decode(arguments)
     if values is None or values == []:
         return True
@@ -171,7 +171,7 @@ _CONDITION = Readonly("a condition")
 
 
 class OpenConditions:
-    """Predicates somebody waits for, by step; `fired` are those whose time is over."""
+    """The conditions that code waits for, by step; `fired` are the steps whose timeout has expired."""
 
     def __init__(self) -> None:
         self.open: dict[int, OpenCondition] = {}
@@ -179,7 +179,7 @@ class OpenConditions:
 
 
 def on_wait_timeout(live_run: LiveRun, entry: Recorded) -> None:
-    """The timeout of a wait has fired."""
+    """Apply the timeout of a wait for a signal or a condition."""
     event = entry.event
     assert isinstance(event, TimerFired)
     if live_run.closing is not None:
@@ -198,7 +198,7 @@ def on_wait_timeout(live_run: LiveRun, entry: Recorded) -> None:
 
 
 def look_at_conditions(live_run: LiveRun) -> None:
-    """Let every wait end whose condition holds or whose time is over, until nothing moves any more."""
+    """End every wait whose condition holds or whose timeout expired, until no further wait ends."""
     conditions: OpenConditions | None = live_run.parts.get(OpenConditions)
     if conditions is None or not conditions.open:
         return
@@ -226,7 +226,7 @@ def look_at_conditions(live_run: LiveRun) -> None:
 def _say(live_run: LiveRun, step: int, ended: Command) -> None:
     last = live_run.commands[-1] if live_run.commands else None
     if isinstance(ended, SatisfyConditionWait) and isinstance(last, OpenConditionWait) and last.sequence == step:
-        live_run.commands[-1] = replace(last, satisfied=True)  # it held when it was reached: no clock need start
+        live_run.commands[-1] = replace(last, satisfied=True)  # it held when it was reached, so no timer is started
     else:
         live_run.commands.append(ended)
 
@@ -247,7 +247,7 @@ def _holds(live_run: LiveRun, predicate: Callable[[], object]) -> bool:
 
 
 class UpdatesInHand:
-    """Updates that were accepted, and those this code has applied itself. `outbox`: while a handler runs, its signals."""
+    """Accepted updates, and the ids of those that this code has applied. `outbox`: the signals to children of a running handler."""
 
     def __init__(self) -> None:
         self.accepted: dict[str, UpdateAccepted] = {}
@@ -256,7 +256,7 @@ class UpdatesInHand:
 
 
 def outbox(live_run: LiveRun, child_call_id: str, signal_name: str, arguments: bytes | None) -> bool:
-    """Whether an update handler is running, whose signals to children go with its answer."""
+    """Keep a signal to a child if an update handler is running, to send it with the answer. Returns whether one is."""
     box = live_run.part(UpdatesInHand).outbox
     if box is None:
         return False
@@ -283,7 +283,7 @@ def accepted(live_run: LiveRun, entry: Recorded) -> None:
 
 
 def applied(live_run: LiveRun, entry: Recorded) -> None:
-    """Replay: the handler ran here, and changed what it changed."""
+    """Run the handler of a recorded update in a replay, for its effect on the state."""
     event = entry.event
     assert isinstance(event, UpdateApplied)
     asked = live_run.part(UpdatesInHand)
@@ -294,7 +294,7 @@ def applied(live_run: LiveRun, entry: Recorded) -> None:
     if member is None:
         live_run.block = _diverged(live_run, f"history has update {event.update_name!r}, which the code no longer has")
         return
-    ran, _ = _call_update(live_run, member, event.arguments)  # what it sent was sent then
+    ran, _ = _call_update(live_run, member, event.arguments)  # its signals were sent when it was live
     if ran.error is not None:
         live_run.block = _diverged(live_run, f"update {event.update_name!r} was applied and now raises {ran.error!r}")
         return
@@ -314,10 +314,10 @@ def _fits(live_run: LiveRun, result: bytes) -> None:
 
 
 def apply_update(live_run: LiveRun, update_id: str) -> list[Command]:
-    """Run the handler of an accepted update; what it returns or raises is the answer."""
+    """Run the handler of an accepted update and make its result or exception the answer."""
     event = live_run.part(UpdatesInHand).accepted.get(update_id)
     if event is None:
-        # Another process has committed meanwhile: what this task was decided on will not become fact, nor will its outcome.
+        # Another process has committed meanwhile: the acceptance that this task is for was not written, nor will its outcome be.
         live_run.block = Block(message=f"update {update_id} is not in the history that this task was given")
         return []
     member = handlers_of(live_run).updates.get(event.update_name)

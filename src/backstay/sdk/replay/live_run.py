@@ -51,7 +51,7 @@ _CLOSURE = Readonly(
 
 
 class Reactions(NamedTuple):
-    """How live code meets what comes from outside: by event, and once a task has been shown everything it may see."""
+    """What live code does with events from outside (`by_event`), and after all events of a task were applied (`settle`)."""
 
     by_event: Mapping[type[Event], Callable[[LiveRun, Recorded], None]]
     settle: Callable[[LiveRun], None]
@@ -65,31 +65,31 @@ NO_REACTIONS = Reactions({}, _nothing_to_settle)
 
 
 class LiveRun:
-    """The code of one run in memory: its greenlets, the steps they wait for, and the commands they have asked for."""
+    """The code of one run in memory: its greenlets, the steps they wait for, and the commands they have made."""
 
     # -- hot path: a `LiveRun` is made for every run. What most runs never set is a default of the class, so `__init__` sets
     # 17 attributes instead of 44. On CPython 3.11 that takes 0.8 µs instead of 3.4, and 296 bytes of dictionary instead of
     # 1,584, because more than 30 attributes lose the compact form. `bench/hello.py` shows both: CPU for a workflow, memory of runs that wait.
     now: Micros = 0
-    clock_read = False  # whether the code has asked for the time; `Ahead` clears it
-    instance: Any = None  # of a workflow class
+    clock_read = False  # whether the code has read the time; `EagerResume` clears it
+    instance: Any = None  # the object of a workflow class
     main: WorkflowGreenlet | None = None  # the greenlet of a `def` workflow's own code
-    main_task: Any = None  # the same of an `async def` one
-    owed: WorkflowGreenlet | None = None  # meets a cancellation at its next wait
-    looking = False  # this code only answers a question: nothing new is recorded or run
-    answer: Sequence[Command] = ()  # to the one update that this task is for
-    position = 0  # the last history sequence applied
-    consumed = 0  # how many events that were; less than `position` while some are left for a later task
+    main_task: Any = None  # the asyncio task of an `async def` workflow's own code
+    owed: WorkflowGreenlet | None = None  # the greenlet that gets a cancellation at its next wait
+    looking = False  # only for a query or a check: nothing new is recorded or run
+    answer: Sequence[Command] = ()  # the commands that answer the update of this task
+    position = 0  # number of the last event applied
+    consumed = 0  # how many events were applied; less than `position` while some are left for a later task
     started: WorkflowStarted | None = None
-    length = 0  # the history as long as the code has seen it
-    step = 0  # the last step number the code has asked for
+    length = 0  # length of the history that the code has seen
+    step = 0  # number of the last step that the code has taken
     block: Block | None = None
     abandoned = False
-    threaded = False  # lives on the workflow thread
+    threaded = False  # its code runs on the workflow thread
     replaying = False
-    guard = "off"  # what becomes of calls that a replay could not repeat
+    guard = "off"  # what happens with calls that a replay could not repeat
     closing: Command | None = None
-    ended_at: int | None = None  # the event that brought the end; those after it were not met
+    ended_at: int | None = None  # number of the event that ended the code; later ones were not applied
     fatal: BaseException | None = None
     broken: Exception | None = None  # a side effect failed: the run can only fail
     loop: Any = None  # the event loop of an `async def` workflow
@@ -115,7 +115,7 @@ class LiveRun:
         self.fingerprint = fingerprint
         self.compatibility = compatibility
         self.reactions = reactions
-        self.handlers = handlers  # what others may say to this workflow
+        self.handlers = handlers  # of the workflow class
         self.commands: list[Any] = []
         self.locals: dict[int, Any] = {}
         self.branches: dict[Any, None] = {}  # not joined yet, oldest first
@@ -124,7 +124,7 @@ class LiveRun:
         self._waiting: dict[int, WorkflowGreenlet | Callable[[Outcome], None]] = {}
         self._runnable: deque[tuple[WorkflowGreenlet | None, Any]] = deque()
         self._suspended: set[WorkflowGreenlet] = set()
-        self.parts = Parts()  # what the SDK's features keep of this run
+        self.parts = Parts()  # the state that the SDK's features keep for this run
         self.part: PartOf = self.parts.__getitem__
 
     # -- driven by the worker
@@ -153,10 +153,10 @@ class LiveRun:
             elif kind in reactions or kind is WorkflowStarted:
                 outcome = None
             else:
-                continue  # it is nothing to the code
+                continue  # code ignores this event
             if outcome is not None:
                 if self.closing is not None and not local_activity(event):
-                    continue  # the run is over; only what its last task ran beside itself still reaches the code
+                    continue  # the run is over; only results of its last task's local activities still reach the code
                 waiter = self._waiting.pop(event.sequence, None)  # type: ignore[attr-defined]
                 if waiter is None:
                     if DeliveredFailures in self.parts:
@@ -181,7 +181,7 @@ class LiveRun:
             self.reactions.settle(self)
 
     def _meet(self, entry: Recorded, cursor: int) -> None:
-        """The code is about to react to this event: that is what time it is for it."""
+        """Set the code's time to that of the event that it is about to react to."""
         decided = entry.context.decided_after
         if decided is not None and not seen_by_next_task(entry.event):
             # Live code got there inside its task, before it was recorded: at the time of what it had seen.
@@ -192,7 +192,7 @@ class LiveRun:
             self.replaying = entry.sequence <= cursor
 
     def settle_local(self, step: int, command: Command, outcome: Outcome) -> None:
-        """A local activity has ended: its record takes the place that was kept for it, and the code goes on."""
+        """Put the record of a local activity that ended in the place kept for it, and resume the code."""
         del self.locals[step]
         self.commands[self.commands.index(LocalActivityPlaceholder(step=step))] = command
         waiter = self._waiting.pop(step, None)
@@ -202,7 +202,7 @@ class LiveRun:
             self.reactions.settle(self)
 
     def take_commands(self) -> tuple[list[Command], list[str]]:
-        """What the code has asked for since the last time, in order."""
+        """Return the commands that the code has made since the last call, in order, and the failures that it handled."""
         commands, self.commands = self.commands, []
         if self.closing is not None:
             commands.append(self.closing)
@@ -210,11 +210,11 @@ class LiveRun:
 
     @property
     def delivered(self) -> DeliveredFailures:
-        """Made when the first failure is given to the code."""
+        """The failures raised in the code; made with the first one."""
         return self.part(DeliveredFailures)
 
     def abandon(self) -> None:
-        """Give the live code up. It is unwound with every durable call, log and side effect inert."""
+        """Drop the live code: unwind it while durable calls, logs and side effects do nothing."""
         self.abandoned = True
         self._waiting.clear()
         self._runnable.clear()
@@ -232,7 +232,7 @@ class LiveRun:
                 greenlets.run(self, self._leave_nothing)
 
     def freeze(self, block: Block) -> None:
-        """Leave code that was interrupted as it stands, for ever: unwinding it could hang again."""
+        """Keep interrupted code as it is, for ever: unwinding it could hang again."""
         self.block = block
         self.abandoned = True
         greenlets.keep_for_ever(
@@ -242,18 +242,18 @@ class LiveRun:
         self.loop = self.instance = self.main_task = self.fatal = None
 
     def _leave_nothing(self) -> None:
-        """Let go of what the code has kept, here, where whatever its objects do at their end has no effect."""
+        """Release the objects of the code, on a greenlet of the dropped run, where their finalizers have no effect."""
         if self.loop is not None:
             self.loop.abandon()
         if self.fatal is not None:
-            self.fatal.__traceback__ = None  # its frames have this run among their locals
+            self.fatal.__traceback__ = None  # its frames refer to this run
         self.loop = self.instance = self.main_task = self.fatal = None
         self.parts.clear()
 
     # -- called by the author's code, on a greenlet
 
     def call(self, operation: Operation, greenlet: WorkflowGreenlet) -> Outcome:
-        """A durable call that waits: take a step, ask for it unless history has it, suspend until it is answered."""
+        """Make a durable call and wait: take a step, make a command unless history has the step, suspend until the answer."""
         if greenlet.collect is not None:
             return self._collected(greenlet, operation)
         step = self._ask(operation, greenlet)
@@ -273,7 +273,7 @@ class LiveRun:
             raise
 
     def _last_word(self, greenlet: WorkflowGreenlet) -> Outcome:
-        """A step was told to end. If that is how it ends, the cancellation is met here; otherwise at the next wait."""
+        """Wait for a step that was told to stop. If it stops, raise the cancellation here, otherwise at the next wait."""
         outcome = self.suspend(greenlet)
         if stopped(outcome):
             raise CancelledError
@@ -281,7 +281,7 @@ class LiveRun:
         return outcome
 
     def ask(self, operation: Operation, answer: Callable[[Outcome], None]) -> int:
-        """A durable call whose answer goes to a callback (futures of the workflow's event loop)."""
+        """Make a durable call whose answer goes to a callback, such as a future of the workflow's event loop."""
         step = self._ask(operation, current_greenlet())
         self._waiting[step] = answer
         if operation.hears:
@@ -292,7 +292,7 @@ class LiveRun:
         return step
 
     def _collected(self, greenlet: WorkflowGreenlet, operation: Operation) -> Outcome:
-        """A closure's one call is made by the group it is a member of."""
+        """Pass the call of a closure to the group that the closure is a member of, and wait for its outcome."""
         collect, greenlet.collect = greenlet.collect, None
         assert collect is not None
         self._check(greenlet)
@@ -301,9 +301,9 @@ class LiveRun:
         return self.suspend(greenlet)
 
     def simultaneous(self) -> Iterator[tuple[int, Outcome | None]]:
-        """(step, outcome) of the events after the one being applied that were recorded at the same moment.
+        """Yield (step, outcome) of the events after the one being applied that were recorded at the same moment.
 
-        Only those that the code had before it when it reacted: a decision in between was made without the later ones.
+        Ends at a decision of the code, which was made without the later events.
         """
         for entry in copy(self._ahead):
             if entry.at != self.read_clock() or (
@@ -315,7 +315,7 @@ class LiveRun:
                 yield entry.event.sequence, rule(entry.event)  # type: ignore[attr-defined]
 
     def read_clock(self) -> Micros:
-        """What time it is for the code. Whoever lets code go on before its last event is recorded must know that it asked."""
+        """Return the code's time, and note that the code has read it: eager resume is not possible then."""
         self.clock_read = True
         return self.now
 
@@ -323,7 +323,7 @@ class LiveRun:
         return step in self._waiting
 
     def awaits_only(self, step: int) -> bool:
-        """Whether nothing but this step can make the code go on."""
+        """Return whether the code waits for this step and nothing else."""
         return len(self._waiting) == 1 and step in self._waiting
 
     def _answering(self, step: int) -> Callable[[Outcome], None]:
@@ -335,7 +335,7 @@ class LiveRun:
         return answer
 
     def immediate(self, operation: Operation, decide: Callable[[int], Command]) -> Outcome | None:
-        """A durable call that does not wait. Returns what history has, or records what `decide` says and returns None."""
+        """Make a durable call that does not wait. Return its recorded outcome, or add the command of `decide` and return None."""
         self._check(current_greenlet())
         self.step = step = self.step + 1
         known = self._recorded.asked(step, operation) if self._recorded else None
@@ -350,37 +350,37 @@ class LiveRun:
         try:
             self.commands.append(decide(step))
         except Exception as error:
-            # A step was taken and has no record. Nothing may come after it, or replay would mistake it for this one.
+            # The step was taken and has no record. A replay would take the next step for it, so the run must fail.
             self.broken = error
             raise
         return None
 
     def peek(self) -> StepEvent | None:
-        """The event that history has for the next step, if any."""
+        """Return the recorded event of the next step, if there is one."""
         known = self._recorded.get(self.step + 1) if self._recorded else None
         return None if known is None else known.event
 
     def emit(self, command: Command) -> None:
-        """A command without a step, such as a cancellation. What an earlier task asked for is not asked again."""
+        """Add a command without a step, such as a cancellation. In a replay an earlier task has made it already."""
         if not self.abandoned and not self.replaying:
             self.commands.append(command)
 
     def drop(self, step: int) -> None:
-        """Nobody waits for this step any more."""
+        """Forget a step: the code does not wait for it any more."""
         self._waiting.pop(step, None)
 
     def spawn(self, job: Callable[[], None]) -> None:
-        """Run a job as another greenlet of this run, after what is running now."""
+        """Run a job on another greenlet of this run, after the current one."""
         self._check(current_greenlet())
         self._runnable.append((None, job))
 
     def wake_job(self, job: Callable[[], None]) -> None:
-        """Like `spawn`, for the run's own machinery: also allowed while code is being unwound."""
+        """Run a job of the SDK like `spawn`; also allowed while code is being unwound."""
         if not self.abandoned:
             self._runnable.append((None, job))
 
     def suspend(self, greenlet: WorkflowGreenlet) -> Any:
-        """Wait on this greenlet; whoever makes it runnable again passes a value."""
+        """Suspend this greenlet and return the value that it is woken with."""
         if self.owed is greenlet and self.closing is None:
             self.owed = None
             raise CancelledError
@@ -400,12 +400,12 @@ class LiveRun:
         self._runnable.append((greenlet, value))
 
     def park(self, block: Block) -> None:
-        """Replay cannot go on. This greenlet never continues; the code does not notice."""
+        """Block the run: this greenlet never continues, and its code does not notice."""
         self.block = block
         self._halt()
 
     def _halt(self) -> None:
-        """This greenlet goes no further; it is unwound when its code is given up."""
+        """Suspend this greenlet for good; it is unwound when the live code is dropped."""
         greenlet = current_greenlet()
         assert greenlet is not None
         self._suspended.add(greenlet)
@@ -432,11 +432,11 @@ class LiveRun:
     # -- inside
 
     def _check(self, greenlet: WorkflowGreenlet | None) -> None:
-        """Whether code on this greenlet may make durable calls now."""
+        """Raise if code on this greenlet may not make durable calls now."""
         if self.abandoned:
             greenlets.refuse()
         if collector.collecting:
-            raise GeneratorExit  # the end of something that was left behind, met here by chance; a generator takes this
+            raise GeneratorExit  # a finalizer that the garbage collector runs here by chance; a generator expects this
         if self.broken is not None:
             raise self.broken
         if greenlet is not None and greenlet.readonly is not None:
@@ -477,7 +477,7 @@ class LiveRun:
             self.drain()
 
     def _resolve(self, waiter: WorkflowGreenlet | Callable[[Outcome], None], outcome: Outcome) -> None:
-        """Answer a durable call and let everything that follows from it run."""
+        """Answer a durable call and run the code until all greenlets wait."""
         if isinstance(waiter, WorkflowGreenlet):
             greenlets.enter(waiter, outcome)
         else:
@@ -486,9 +486,9 @@ class LiveRun:
             self.drain()
 
     def _in_order(self, events: list[Recorded]) -> list[Recorded]:
-        """The events in the order the code meets them, with the steps noted that it has not asked for yet.
+        """Return the events in the order in which the code gets them, and note the steps that it has not taken yet.
 
-        Unknown steps mean a cold replay, or a completion whose answer was lost.
+        There are such steps in a cold replay, and after a completion whose answer was lost.
         """
         steps = self.machine.step_kinds
         step = self.step
@@ -503,7 +503,7 @@ class LiveRun:
                 self._recorded.note(entry, event)  # type: ignore[arg-type]
             after = entry.context.decided_after
             if after is None or (kind in SEEN_BY_NEXT_TASK and seen_by_next_task(event)):
-                last = entry.sequence  # never less: history comes in its own order
+                last = entry.sequence  # never less: events arrive in the order of history
             elif after < last:
                 ordered = False
             else:

@@ -66,7 +66,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._live_run = live_run
         # Of the hashes of its tasks. Their low bits stay the number: sets of them are in the order of creation.
         self.base = crc32(live_run.assignment.run_id.encode()) << 16
-        self.greenlet: greenlets.WorkflowGreenlet | None = None  # that it was last pumped on
+        self.greenlet: greenlets.WorkflowGreenlet | None = None  # the greenlet that last ran it
         self._ready: deque[asyncio.Handle] = deque()
         self._scheduled = False
         self._tasks = 0
@@ -78,7 +78,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     # -- running
 
     def enter(self) -> None:
-        """The thread runs this loop now: it is found as the running one, and told of async generators."""
+        """Make this the running loop of the thread, which is also told of async generators."""
         set_running_loop(self)
         self._hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(firstiter=None, finalizer=self._dropped)
@@ -125,17 +125,19 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             set_running_loop(outer)
 
     def _dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """Nobody has this async generator any more: its `finally` blocks are due.
+        """Close an async generator that is not referenced any more, so that its `finally` blocks run.
 
-        Left by its own code, it is closed as one more task of the run. The collector of cycles comes by at no
-        particular moment, so what it finds is only closed with the run, and has no effect.
+        If its code left it, a task of the run closes it. If the garbage collector found it, at a moment that a replay would
+        not repeat, it is closed with the run, without effect.
         """
         live_run = self._live_run
         if greenlets.current_run() is live_run and not collector.collecting and not live_run.abandoned:
             self.create_task(generator.aclose())
             return
         self._strays.append(generator)
-        if live_run.abandoned and live_run.running_loop is None:  # otherwise it is being unwound, and takes this along
+        if (
+            live_run.abandoned and live_run.running_loop is None
+        ):  # otherwise the run is being unwound, and the generator with it
             greenlets.run(live_run, self.abandon)
 
     def _wake(self) -> None:
@@ -143,7 +145,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             self._scheduled = True
             self._live_run.wake_job(self.pump)
 
-    # -- what asyncio asks of a loop
+    # -- the interface of an asyncio loop
 
     def call_soon(
         self, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
@@ -211,7 +213,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if "task" in context:
-            return  # it is let go where it stands, together with its engine: its code runs again elsewhere
+            return  # dropped together with its engine: its code runs again elsewhere
         if not self._live_run.abandoned and not self._live_run.replaying:
             log.error("%s", context.get("message", "error in workflow"), exc_info=context.get("exception"))
 
@@ -225,9 +227,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
 
 def for_the_process(error: BaseException) -> bool:
-    """Whether a KeyboardInterrupt out of workflow code may be that of somebody at the terminal.
+    """Return whether a KeyboardInterrupt out of workflow code may come from the terminal.
 
-    Those are raised in the main thread alone, and only if nobody else handles the signal, as asyncio.run() and servers do.
+    Python raises it in the main thread alone, and only if the signal has no other handler, as asyncio.run() and servers set.
     """
     return (
         isinstance(error, KeyboardInterrupt)

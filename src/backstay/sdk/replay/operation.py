@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     from backstay.sdk.replay.live_run import LiveRun
 
 CANCEL = object()
-"""Woken with this, a greenlet meets a cancellation where it waits."""
+"""A greenlet that is woken with this value gets a cancellation where it waits."""
 
 
 REQUESTED = "a cancel request reached the run"
 
 
 def asked_for(error: CancelledError) -> bool:
-    """Whether a cancellation is the request that has just reached the run, and not a timeout of the code's own."""
+    """Return whether a cancellation is the cancel request of the run, and not a timeout in the code."""
     return error.args == (REQUESTED,)
 
 
 def stopped(outcome: Outcome) -> bool:
-    """Whether a step ended because it was told to."""
+    """Return whether a step ended because it was told to stop."""
     return isinstance(outcome, Thrown) and outcome.category == "cancelled"
 
 
 class LocalActivityPlaceholder(Command, frozen=True, kw_only=True, gc=False):
-    """Keeps the place of a local activity's record among the commands until the worker has run it. It leaves no worker."""
+    """Keeps the place of a local activity among the commands until the worker has run it. It is never sent."""
 
     step: int
 
 
 class Operation(Protocol):
-    """A durable call as a live run sees it. One that `hears` is answered by what reaches the run from outside."""
+    """A durable call as a live run sees it. `hears`: it may be answered by a signal or a condition, not only by its own event."""
 
     shape: str
     detail: str | None

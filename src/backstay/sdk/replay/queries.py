@@ -1,4 +1,4 @@
-"""Questions to workflow code: a query's answer, or what an update's validator objects. Nothing is recorded or changed."""
+"""Queries and validators: they run in live or replayed workflow code, and nothing is recorded or changed."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from backstay.sdk.worker.registry import Registry
 
 
 def answer_on(live_run: LiveRun, inquiry: Inquiry, history: Sequence[Recorded] = ()) -> Any:
-    """Ask live code. An exception is the answer too; it is returned, because it crosses threads.
+    """Run a query or validator on live code. An exception is returned, not raised, because it crosses threads.
 
-    Live code has not met what its own last task recorded; a replay would have. Which run a child is on is known as soon as
-    it is recorded: no task is made for that.
+    Live code has not seen the events of children that were recorded since its last task, as a replay would have. So the query
+    is shown them: no task is made for those.
     """
     return _answer(
         live_run,
@@ -48,7 +48,7 @@ def answer_on(live_run: LiveRun, inquiry: Inquiry, history: Sequence[Recorded] =
 
 
 def _answer(live_run: LiveRun, inquiry: Inquiry, unmet: list[Recorded]) -> Any:
-    """`unmet`: events whose children the code is to know of, though it has not met them yet."""
+    """`unmet`: events that the code has not seen yet, whose children the query may see."""
     try:
         with shown(live_run, unmet):
             return _query(live_run, inquiry) if inquiry.kind == "query" else _objection(live_run, inquiry)
@@ -59,7 +59,7 @@ def _answer(live_run: LiveRun, inquiry: Inquiry, unmet: list[Recorded]) -> Any:
 def replayed(
     machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
 ) -> LiveRun:
-    """Code that has been replayed, only to be looked at, from what the tasks of the run have seen. Abandon it in the end."""
+    """Return a live run that was replayed up to what the run's tasks have seen, for reading only. The caller drops it."""
     horizon = _horizon(inquiry, history)
     live_run = LiveRun(
         machine,
@@ -71,7 +71,7 @@ def replayed(
         REACTIONS,
         definition.handlers,
     )
-    live_run.guard = guard_of(definition, registry.guard)  # what was refused in life is refused here
+    live_run.guard = guard_of(definition, registry.guard)  # the same guard as in live code
     live_run.looking = True
     try:
         live_run.resume([entry for entry in history if replay_position(entry) <= horizon], horizon)
@@ -82,14 +82,14 @@ def replayed(
 
 
 def _horizon(inquiry: Inquiry, history: list[Recorded]) -> int:
-    """How far the tasks of the run have looked: what they decided is recorded after the last event they had seen."""
+    """Return the last event that the run's tasks have seen: their decisions record it."""
     return max(inquiry.cursor, *(entry.context.decided_after or 0 for entry in history), 0)
 
 
 def answer_from(
     machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
 ) -> Any:
-    """Ask code that is replayed for this."""
+    """Run a query or validator on code that is replayed for it. An exception is returned, not raised."""
     try:
         live_run = replayed(machine, registry, definition, inquiry, history)
     except Exception as error:
@@ -98,7 +98,7 @@ def answer_from(
         if live_run.block is not None:
             return _blocked(live_run.block)
         if live_run.instance is None and definition.is_class:
-            # No task has run yet. The run is as its class makes it.
+            # No task has run yet, so the state is that of a new object of the class.
             made = run_handler(live_run, Readonly(f"{definition.class_name}()"), definition.target)
             if made.error is not None:
                 return Refused("query_rejected", f"its class could not be made: {made.error!r}")
@@ -161,7 +161,7 @@ def _assignment(inquiry: Inquiry, history: list[Recorded], horizon: int) -> Work
         run_id=inquiry.run_id,
         run_key=inquiry.run_key,
         run_number=inquiry.run_number,
-        run_status="",  # nobody asks a replay
+        run_status="",  # not used in a replay
         workflow_type=inquiry.workflow_type,
         started=started,
         last_sequence=horizon,

@@ -13,14 +13,14 @@ from backstay.sdk.replay.live_run import LiveRun, Reactions
 
 
 def settle(live_run: LiveRun) -> None:
-    """Everything a task may see has been applied: it is for one update, or for all conditions.
+    """Apply the update of the task, or evaluate conditions, after all events of a task were applied.
 
     Local activities are part of what an ordinary task does, so conditions come after them. The task of an update does none
     of that: whatever its code has asked for is left to the ordinary task that follows.
     """
     task = live_run.assignment.task
     if task.history_limit is None:
-        if live_run.parts:  # conditions are among them
+        if live_run.parts:  # the conditions are one of them
             inbound.look_at_conditions(live_run)
     elif task.resume.workflow_update_id is not None and live_run.closing is None:
         live_run.answer = inbound.apply_update(live_run, task.resume.workflow_update_id)

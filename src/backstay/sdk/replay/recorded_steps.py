@@ -1,7 +1,7 @@
-"""The steps that history has and the code has not asked for yet, by number: what a replay is held against.
+"""The recorded steps that the code has not taken yet, by number. A replay is compared with them.
 
-A step of another shape than the recorded one, one that nobody asks for, and one that history has nothing of while it has
-later ones, makes a `Block`: the two columns beside each other, history and code.
+A step of another shape than the recorded one, a recorded step that the code does not take, and a step without a record before
+recorded ones, make a `Block` that shows history and code side by side.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class RecordedSteps(dict[int, RecordedStep]):
     def __init__(self, machine: Machine, fingerprint: str | None) -> None:
         self._machine = machine
         self._fingerprint = fingerprint
-        self._asked: list[tuple[int, str]] = []  # what the code asked for lately, to be shown beside history
+        self._asked: list[tuple[int, str]] = []  # the latest steps of the code, shown beside history
 
     def note(self, entry: Recorded, event: StepEvent) -> None:
-        """History has this of a step."""
+        """Note the recorded event of a step."""
         shape = self._machine.shape(event)
         if shape is None:
             return
@@ -54,12 +54,12 @@ class RecordedSteps(dict[int, RecordedStep]):
             self[event.sequence] = known._replace(outcome=outcome)
 
     def asked(self, step: int, operation: Operation) -> RecordedStep | None:
-        """The code takes this step now: what history has of it."""
+        """Remove and return the recorded events of a step that the code takes now."""
         self._asked = [*self._asked[-7:], (step, operation.describe())]
         return self.pop(step, None)
 
     def compare(self, step: int, operation: Operation, known: RecordedStep) -> Block | None:
-        """Why the step that the code asks for now is not the recorded one, if it is not."""
+        """Return the block of a step that differs from the recorded one, or None if it does not."""
         shape = known.shape
         detail = None if shape.detail is None else shape.detail(known.event)
         if shape.name == operation.shape and (detail is None or operation.detail is None or detail == operation.detail):
@@ -69,11 +69,11 @@ class RecordedSteps(dict[int, RecordedStep]):
         return self._mismatch(step, operation.describe(), operation.shape)
 
     def hole(self, step: int, operation: Operation) -> Block | None:
-        """Why a step that history has nothing of cannot be a new one, if it cannot: history has later ones."""
+        """Return the block of a step without a record while history has later ones, or None if it may be new."""
         return None if max(self) < step else self._mismatch(step, operation.describe(), operation.shape)
 
     def unreached(self, ended: bool) -> Block | None:
-        """History has steps that the code no longer asks for."""
+        """Return the block of recorded steps that the code did not take."""
         step = min(self)
         if ended and self[step].shape.name == "continue as new":
             return None

@@ -1,7 +1,7 @@
-"""Replaying recorded histories with the code at hand: does it fit the runs that are open?
+"""Replay of recorded histories with the current code, to check that it fits the open runs.
 
-Nothing is written, and nothing is run but workflow code: it is fed what history has, as far as its tasks had seen it, on a live run
-that is only looking. What would block such a run is reported as the block would be.
+Only workflow code runs, and nothing is written: a read-only live run gets each history as far as its tasks had seen it. The
+report shows what would block each run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAGE = 500
 
 
 class BlockedRun(Struct, frozen=True, kw_only=True):
-    """A run that the code at hand does not fit. `difference`: what history has, and what the code asked for there."""
+    """A run that the current code does not fit. `difference`: the steps of history and of the code, side by side."""
 
     workflow_id: str
     workflow_type: str
@@ -42,7 +42,7 @@ class BlockedRun(Struct, frozen=True, kw_only=True):
 
 
 class Replayed(Struct, frozen=True, kw_only=True):
-    """What a replay found: how many runs were replayed, and those that would be blocked."""
+    """The result of a replay: the number of replayed runs, and those that would be blocked."""
 
     runs: int
     blocked: list[BlockedRun]
@@ -58,7 +58,7 @@ async def replay(client: AsyncClient, registry: Registry, machine: Machine, ids:
     runs = 0
     async for row in _named(client, ids) if ids else _open(client):
         if row.workflow_type == STANDALONE:
-            continue  # an activity by itself has no code to replay
+            continue  # a standalone activity has no workflow code
         runs += 1
         history = await client.history(row.workflow_id, row.run_id)
         found = await asyncio.to_thread(_check, registry, machine, row, history)

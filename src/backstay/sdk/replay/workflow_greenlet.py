@@ -38,7 +38,7 @@ class _Pools(threading.local):
     def __init__(self) -> None:
         self.idle: list[WorkflowGreenlet] = []
         self.quarantine: list[WorkflowGreenlet] = []
-        self.parked: deque[Callable[[], object]] = deque()  # how to unwind code whose replay is blocked, oldest first
+        self.parked: deque[Callable[[], object]] = deque()  # functions that unwind blocked code, oldest first
         self.loop_hidden = False
 
 
@@ -47,17 +47,17 @@ _kept: list[object] = []
 
 
 class Loop(Protocol):
-    """The event loop of a run. While it runs, the thread has to know; while its greenlet is suspended, it must not."""
+    """The event loop of a run. It is the thread's running loop exactly while its greenlet runs."""
 
     def enter(self) -> None: ...
     def leave(self) -> None: ...
 
 
 class Readonly(NamedTuple):
-    """Code that may look at its run and make no durable calls."""
+    """Code that may read its run but make no durable calls."""
 
-    code: str  # which code that is, for the message of a refusal
-    replayed: bool = True  # a replay runs it again, so it must do the same each time, like the workflow's own code
+    code: str  # what the code is, for the error message
+    replayed: bool = True  # whether a replay runs it again, so that it must be deterministic
 
 
 class WorkflowGreenlet(greenlet.greenlet):
@@ -75,7 +75,7 @@ class WorkflowGreenlet(greenlet.greenlet):
         self.job = None
         self.readonly = None
         self.refusals = 0
-        self.collect = None  # takes the durable call of a closure instead of making it
+        self.collect = None  # set while a closure's durable call is collected for a group
 
     def _live(self, _: Any = None) -> None:
         idle = pools.idle
@@ -98,13 +98,13 @@ class WorkflowGreenlet(greenlet.greenlet):
 
 
 def current_run() -> LiveRun | None:
-    """The run whose code is executing, or None outside workflow code."""
+    """Return the run whose code is executing, or None outside workflow code."""
     greenlet = getcurrent()
     return greenlet.live_run if type(greenlet) is WorkflowGreenlet else None
 
 
 def required_run(what: str) -> LiveRun:
-    """The run whose code is executing; `NotInWorkflow` outside workflow code, which says what was called there."""
+    """Return the run whose code is executing. Raises `NotInWorkflow`, which names the call, outside workflow code."""
     live_run = current_run()
     if live_run is None:
         raise NotInWorkflow(what)
@@ -121,7 +121,7 @@ def run(live_run: LiveRun, job: Callable[[], None]) -> WorkflowGreenlet:
     idle = pools.idle
     if idle:
         greenlet = idle.pop()
-        greenlet.gr_context = None  # context variables that its last job has set are none of this one's business
+        greenlet.gr_context = None  # context variables of the last job must not reach this one
     else:
         greenlet = WorkflowGreenlet()
     greenlet.live_run = live_run
@@ -145,9 +145,9 @@ def enter(greenlet: WorkflowGreenlet, value: Any) -> None:
 
 
 class hidden_loop:  # noqa: N801 - used like the context managers of contextlib, without the cost of a generator
-    """No event loop is running on this thread, as far as anybody can see. Worth doing once for many entries:
+    """A context manager that hides the running event loop of this thread.
 
-    asking for the running loop and setting it are system calls (asyncio checks for forks).
+    Used once for many entries, because getting and setting the running loop cost system calls (asyncio checks for forks).
     """
 
     __slots__ = ("_mine", "_outer")
@@ -166,7 +166,7 @@ class hidden_loop:  # noqa: N801 - used like the context managers of contextlib,
 
 
 def suspend(loop: Loop | None) -> Any:
-    """Give control back to whoever entered this greenlet; returns what it is resumed with.
+    """Switch back to the code that entered this greenlet; returns the value that the greenlet is resumed with.
 
     `loop` is the workflow's own event loop if it is running: it belongs to the thread, not to the greenlet, so it must be
     taken away before others run here and put back afterwards.
@@ -192,14 +192,14 @@ def give_up(greenlet: WorkflowGreenlet) -> None:
             try:
                 greenlet.throw(Evicted)
             except BaseException:
-                return  # the code died of something of its own; its run is gone either way
+                return  # the code raised an error of its own; its run is dropped either way
     # Code that swallows its own end twice would do so for ever. Kept, so that nothing is thrown into it again.
     if not greenlet.dead and greenlet.job is not None and greenlet not in pools.quarantine:
         pools.quarantine.append(greenlet)
 
 
 def refuse() -> None:
-    """A durable call of code that was given up. Code that asks again and again does not get back to its loop."""
+    """End a durable call of dropped code. Code that calls again and again is suspended for good."""
     greenlet = current_greenlet()
     if greenlet is None:
         raise Evicted
@@ -211,7 +211,7 @@ def refuse() -> None:
         try:
             suspend(None)
         except BaseException:
-            continue  # whatever is thrown in here, nothing gets out
+            continue  # nothing that is thrown in here gets out
 
 
 def keep_for_ever(thing: object) -> None:
@@ -220,9 +220,9 @@ def keep_for_ever(thing: object) -> None:
 
 
 def park(unwind: Callable[[], object]) -> None:
-    """Leave code as it stands: its replay is blocked, and it must not notice.
+    """Keep blocked code as it is: it must not notice that its replay is blocked.
 
-    Somebody may look at a blocked run again and again, so the oldest are unwound in the end like all that is given up.
+    A blocked run may be replayed many times, so beyond a limit the oldest are unwound like all dropped code.
     """
     parked = pools.parked
     parked.append(unwind)

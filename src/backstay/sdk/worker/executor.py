@@ -44,21 +44,12 @@ from backstay.sdk.worker.activities import ActivityRunner
 from backstay.sdk.worker.host import Host
 from backstay.sdk.worker.local_activities import LocalRunner
 from backstay.sdk.worker.registry import Registry
+from backstay.sdk.worker.slow_code import SLOW, SlowCode
 from backstay.sdk.worker.watchdog import Interruption, QueryReplay, ThreadWatch, Watchdog
 
 log = logging.getLogger("backstay.worker")
 
-SLOW = 0.005  # seconds of CPU on the engine's thread
-LONG = 200  # events in one activation
 LIVE_RUN_BYTES = 9_000
-
-
-class Suspect:
-    """A workflow type that may be too slow for the engine's thread, being watched."""
-
-    def __init__(self) -> None:
-        self.watched = 0
-        self.slow = 0
 
 
 class WorkerExecutor:
@@ -90,8 +81,9 @@ class WorkerExecutor:
         self.holding: set[str] = set()
         self.activities = ActivityRunner(host, registry, owner, self.holding, threads=threads, tasks=tasks)
         self._live_runs: dict[int, LiveRun] = {}
-        self._slow: set[str] = set()
-        self._suspects: dict[str, Suspect] = {}
+        self._slow_code = SlowCode()
+        self._slow = self._slow_code.types  # hot path: looked at for every task
+        self._suspects = self._slow_code.suspects
         self._missing: set[tuple[str, str]] = set()
         self._lease = Lease(owner=owner)
         self._locals = LocalRunner(self)
@@ -235,7 +227,7 @@ class WorkerExecutor:
                 continue
         spent = clock() - began
         if suspected is not None or spent > SLOW:
-            self._judge(assignment.workflow_type, suspected, spent, len(events))
+            self._slow_code.judge(assignment.workflow_type, suspected, spent, len(events))
 
     def watch(self) -> ThreadWatch:
         """The watch of the thread that inline code runs on, made when the first of it does."""
@@ -263,7 +255,7 @@ class WorkerExecutor:
         attempt = task.attempt + 1 if task.state == "ready" else task.attempt
         if live_run.block is not None:
             self.forget(assignment.run_key)
-            _explain(assignment, live_run.block)
+            _log_block(assignment, live_run.block)
             return FailWorkflowTask(
                 task_id=task.id, owner=self.owner, attempt=attempt, block=live_run.block, lease=lease
             )
@@ -349,29 +341,6 @@ class WorkerExecutor:
             live_run.threaded = True
         return live_run
 
-    def _judge(self, type: str, suspect: Suspect | None, seconds: float, events: int) -> None:
-        """The wall clock raises a suspicion, since it is cheap to read; the CPU clock must confirm it three times.
-
-        A long replay or a wide fan-in takes its time honestly and proves nothing.
-        """
-        if suspect is None:
-            self._suspects[type] = Suspect()
-            return
-        suspect.watched += 1
-        if seconds > SLOW and events < LONG:
-            suspect.slow += 1
-        elif suspect.watched > 20 * (suspect.slow + 1):
-            del self._suspects[type]  # it was the machine, not the code
-        if suspect.slow < 3 or type in self._slow:
-            return
-        log.warning(
-            "workflow %r used %.0f ms of CPU on the engine's thread; it runs on a thread of its own from now on."
-            " Move heavy work into an activity",
-            type,
-            seconds * 1000,
-        )
-        self._slow.add(type)
-
     def _run_on_thread(self, assignment: WorkflowAssignment) -> None:
         live_run = self._live_runs.get(assignment.run_key)
         if live_run is not None and (not live_run.threaded or live_run.consumed != live_run.position):
@@ -441,7 +410,7 @@ def _goes_on(live_run: LiveRun) -> bool:
     return bool(live_run.locals) and live_run.block is None and not live_run.answer
 
 
-def _explain(assignment: WorkflowAssignment, block: Block) -> None:
+def _log_block(assignment: WorkflowAssignment, block: Block) -> None:
     lines = [f"workflow {assignment.workflow_id} ({assignment.workflow_type}) is blocked: {block.message}"]
     if block.difference:
         width = max(len(left) for left, _ in block.difference)

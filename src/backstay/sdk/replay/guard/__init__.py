@@ -1,6 +1,6 @@
 """Nondeterminism at run time: what the source check at registration cannot see, caught while workflow code runs.
 
-Three chapters. `audit` hears of I/O from anywhere below workflow code. `monitor` (Python 3.12 and newer) looks at the calls
+Three chapters. `audit` sees I/O from anywhere below workflow code. `monitor` (Python 3.12 and newer) looks at the calls
 that workflow code itself makes. `shims` answer clocks and randomness from the run; a worker process may opt in, because they
 tax the whole process. All three act only where code is replayed: on a greenlet, and not in a side effect or a query.
 
@@ -21,11 +21,11 @@ __all__ = ["Guard", "guard_of", "watch"]
 
 
 def watch(target: Any) -> None:
-    """From now on look at what this workflow function or class does while it runs as a workflow."""
+    """Start to watch the calls of this workflow function or class."""
     audit.install()
     monitor.watch(target)
 
 
 def guard_of(definition: WorkflowDefinition, guard: Guard) -> Guard:
-    """The guard of one definition's runs: who opted out of the source check has opted out of this, too."""
+    """Return the guard of a definition's runs: off if it opted out of the source check."""
     return "off" if definition.unchecked else guard

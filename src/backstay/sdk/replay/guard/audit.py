@@ -29,7 +29,7 @@ _IO = """
     socket.gethostbyname socket.gethostbyaddr socket.gethostname socket.sethostname
     http.client.connect urllib.Request ftplib.connect smtplib.connect poplib.connect imaplib.open telnetlib.Telnet.open
 """
-# What is not audited cannot be heard of: `time.sleep` before Python 3.13, the start of a thread before 3.12, clocks and
+# Python does not audit everything: `time.sleep` before Python 3.13, the start of a thread before 3.12, clocks and
 # `os.urandom` on any. The shims and the monitor know those.
 _RULES: dict[str, tuple[str, str]] = {
     **{event: (event, _ACTIVITY) for event in _IO.split()},
@@ -66,13 +66,13 @@ def _heard(event: str, args: tuple[Any, ...]) -> None:
 
 
 def _time_zone(path: object) -> bool:
-    """Whether this is the zone database. `zoneinfo` opens it from C, so no frame of it is on the stack."""
+    """Return whether this is the time zone database. `zoneinfo` opens it from C, so none of its frames is on the stack."""
     zoneinfo = sys.modules.get("zoneinfo")
     return zoneinfo is not None and isinstance(path, str) and path.startswith(tuple(zoneinfo.TZPATH))
 
 
 def _call(name: str, args: tuple[Any, ...]) -> str:
-    """The call as its author may have written it: with the path or command that it names first."""
+    """Return the call as its author may have written it, with the path or command that it names."""
     first = args[0] if args else None
     if isinstance(first, os.PathLike):
         first = os.fspath(first)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -18,7 +18,7 @@ from backstay.sdk.replay.guard.verdict import accuse, guarded
 if TYPE_CHECKING:
     from backstay.sdk.replay.source.rules import Table
 
-_TOOLS = (4, 3)  # those that Python gives no name of its own; a debugger, coverage or a profiler has another
+_TOOLS = (4, 3)  # tool ids without a predefined use; debuggers, coverage and profilers have others
 _NOT_TRIED = -1
 
 _tool: int | None = _NOT_TRIED
@@ -28,7 +28,7 @@ _tables: dict[int, Table] = {}  # the rules, for so many loaded modules
 
 
 def watch(target: Any) -> None:
-    """Look at every call in this function or class, and in the plain functions of its package that it names."""
+    """Watch every call in this function or class, and in the plain functions of its package that it names."""
     if sys.version_info >= (3, 12):
         tool = _claim()
         if tool is None:
@@ -67,7 +67,7 @@ def _called(code: CodeType, offset: int, target: object, first: object) -> Any:
 
 
 def _judge(target: object, bare: bool) -> tuple[str, str] | None:
-    """(what was called, what to write instead) if workflow code must not call this; `bare`: without arguments."""
+    """Return (what was called, what to write instead) if workflow code must not call this; `bare`: without arguments."""
     from backstay.sdk.replay.source.names import KnownValue, member
     from backstay.sdk.replay.source.rules import Table
 
@@ -89,7 +89,7 @@ def _judge(target: object, bare: bool) -> tuple[str, str] | None:
 
 
 def _name(target: object, owner: object) -> str:
-    """What was called, as its author would have to write it."""
+    """Return the name of what was called, as its author would write it."""
     name = str(getattr(target, "__name__", ""))
     if vars(random).get(name) == target:
         return f"random.{name}"
@@ -118,7 +118,7 @@ def _codes(target: Any) -> Iterator[CodeType]:
 
 
 def _plain(thing: Any) -> FunctionType | None:
-    """The function behind a method or a decorated handler."""
+    """Return the function of a method or a decorated handler."""
     while not isinstance(thing, FunctionType):
         thing = getattr(thing, "__func__", None) or getattr(thing, "__wrapped__", None) or getattr(thing, "fn", None)
         if thing is None:

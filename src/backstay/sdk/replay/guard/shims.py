@@ -50,7 +50,7 @@ def remove() -> None:
 
 
 def answers(function: object) -> bool:
-    """Whether this is one of ours that answers from the run."""
+    """Return whether this is a shim, which answers from the run."""
     return id(function) in _answering
 
 

@@ -1,4 +1,4 @@
-"""Whether code that runs now is replayed, and what becomes of a call that a replay could not repeat."""
+"""Decides whether the running code is replayed, and refuses or warns of a call that a replay could not repeat."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _warned: set[tuple[str, int, str]] = set()
 
 
 def replayed() -> LiveRun | None:
-    """The run whose code is executing, if a replay will execute it again."""
+    """Return the run whose code is executing, if a replay will execute that code again."""
     greenlet = getcurrent()
     if type(greenlet) is not WorkflowGreenlet:
         return None
@@ -47,13 +47,13 @@ def replayed() -> LiveRun | None:
 
 
 def guarded() -> LiveRun | None:
-    """The same, if somebody wants to know what its code does."""
+    """Return the same run, if its guard is not off."""
     live_run = replayed()
     return live_run if live_run is not None and live_run.guard != "off" else None
 
 
 def culprit(frame: FrameType | None) -> FrameType | None:
-    """The frame to hold responsible for what `frame` is about to do; None if it is not the workflow's doing.
+    """Return the frame of workflow code that is responsible for the call of `frame`; None if none is.
 
     The walk ends at the first frame of our own: whatever lies below it is the author's code, or nothing.
     """
@@ -76,7 +76,7 @@ def culprit(frame: FrameType | None) -> FrameType | None:
 def accuse(live_run: LiveRun, frame: FrameType, what: str, advice: str) -> None:
     """Refuse the call that `frame` makes, or warn of it, as the run's guard says."""
     if live_run.abandoned:
-        raise Evicted  # code that was given up is on its way out, and nothing it still does may have an effect
+        raise Evicted  # dropped code is being unwound, and nothing it does may have an effect
     place = f"{what} inside a workflow; {advice}"
     if live_run.guard == "error":
         raise NonDeterminismError(f"{frame.f_code.co_filename}:{frame.f_lineno}: {place}")
