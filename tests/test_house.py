@@ -53,7 +53,7 @@ CYCLE_WITH_TYPES = {
     "engine": 2,
     "kernel": 4,
     "protocol": 1,
-    "sdk": 6,
+    "sdk": 4,
     "server": 5,
     "store": 1,
 }

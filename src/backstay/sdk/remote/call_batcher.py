@@ -1,7 +1,7 @@
-"""Calls that are made at the same moment share a request. A call that is alone goes alone, and at once.
+"""Batches calls: those made in the same turn of the event loop share a request. A single call is sent alone, at once.
 
-While others are on their way, a call waits for the end of the loop's turn, and leaves with everything that came up in it:
-whoever makes hundreds of calls at a time pays for few requests, and whoever makes one at a time waits for nothing.
+While other calls are on their way, a call waits for the end of the loop's turn and is sent with all calls of that turn. So
+hundreds of concurrent calls cost few requests, and a caller that makes one call at a time does not wait.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from msgspec import Raw
 from backstay.protocol.native import client as calls
 from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
 
-ALONE = 4  # calls on their way, up to which another one goes alone
-BYTES = 256 << 10  # of one call that may go with others, and about of all that go together
+ALONE = 4  # a call is sent alone while at most this many are on their way
+BYTES = 256 << 10  # the most of one call that is batched, and about of one batch
 
 
 Waiting = tuple[calls.BatchedCall, asyncio.Future[Reply]]
@@ -30,7 +30,7 @@ class CallBatcher:
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def post(self, verb: str, body: bytes) -> Reply:
-        """The server's answer to a call. `Lost` if there is none."""
+        """Send a call and return the server's answer. Raises `Lost` if none comes."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             # What waited on a loop that has ended waits no more.
@@ -91,7 +91,7 @@ class CallBatcher:
             await self._said(batch, whole)
 
     async def _said(self, batch: list[Waiting], whole: Reply) -> None:
-        """The reply has ended. If it was not told line by line, then it is the answer to all of them."""
+        """Handle the end of a reply. If it was not sent line by line, it is the answer to all calls."""
         if whole.status == 413 and len(batch) > 1:
             await asyncio.gather(*(self._sent([waiting]) for waiting in batch))
         elif whole.status == 200:

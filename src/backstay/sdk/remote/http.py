@@ -1,10 +1,10 @@
 """A small HTTP/1.1 client: keep-alive connections, one request at a time on each, nothing else.
 
-A reply may take as long as the server is asked to wait for something. So that a wire which swallows everything is not
-taken for that, a server that has said nothing for a while is asked on another connection whether it is there.
+A reply may take as long as the server was asked to wait. To notice a dead network, a server that has been silent for a while
+is pinged on another connection.
 
-Every reply that our server sends has a length, except one that is told line by line; a proxy in between may send chunks. Made for many small requests: the whole
-of a request is one write, the whole of a reply usually one read.
+Every reply of our server has a length, except one that is sent line by line; a proxy may send chunks. The client is made for
+many small requests: a request is one write, a reply usually one read.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from backstay.sockets import keep_alive
 
 LIMIT = 256 << 20  # bytes of one reply
 IDLE = 100  # connections kept for later
-CONNECT = 5.0  # seconds until a connection must stand
-SILENT = 5.0  # seconds without a word, after which a server is asked whether it is there, and in which it must say so
+CONNECT = 5.0  # seconds to open a connection
+SILENT = 5.0  # seconds of silence after which a server is pinged, and in which it must answer
 HEALTH = "/api/health"
 
 
 class Lost(Exception):
-    """No reply came. `sent`: the request may have arrived all the same. `silent`: the server did not say a word."""
+    """No reply came. `sent`: the request may have arrived. `silent`: the server sent nothing at all."""
 
     def __init__(self, why: str, *, sent: bool, silent: bool = False) -> None:
         super().__init__(why)
@@ -34,7 +34,7 @@ class Lost(Exception):
 
 
 class NotHttp(Exception):
-    """Something answered that is no HTTP server."""
+    """The reply is not HTTP."""
 
 
 class Reply(NamedTuple):
@@ -43,7 +43,7 @@ class Reply(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a server is. `base` goes before every path."""
+    """The address of a server. `base` goes before every path."""
 
     scheme: str
     host: str
@@ -57,7 +57,7 @@ class Origin(NamedTuple):
 
 
 def origin_of(url: str) -> Origin:
-    """The parts of a server's address, or a `ValueError` that says what is wrong with it."""
+    """Return the parts of a server's address. Raises `ValueError` if it is wrong."""
     parts = urlsplit(url.strip())
     if parts.scheme not in ("http", "https"):
         raise ValueError(f"{url!r} is no address of a server; write it like http://127.0.0.1:8080")
@@ -76,9 +76,9 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._reply: asyncio.Future[Reply] | None = None
         self._received = b""
-        self._needed = 0  # bytes until the reply is whole, once its head is read; 0: not known yet
-        self._line: Callable[[bytes], None] | None = None  # gets each line of a reply that comes in chunks
-        self._lines: LineReader | None = None  # of the reply that is coming
+        self._needed = 0  # bytes of the whole reply, once its head is read; 0: not known yet
+        self._line: Callable[[bytes], None] | None = None  # called with each line of a reply in chunks
+        self._lines: LineReader | None = None  # of the reply that is arriving
         self.usable = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -131,7 +131,7 @@ class _Connection(asyncio.Protocol):
             self._answer(Reply(200, b""))
 
     def _whole(self, received: bytes) -> Reply | None:
-        """The reply, as soon as all of it is there."""
+        """Return the reply as soon as it is complete."""
         end = received.find(b"\r\n\r\n")
         if end < 0:
             if not received.startswith(b"HTTP/1."[: len(received)]):
@@ -175,22 +175,22 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def give_up(self) -> None:
-        """Nobody answers. What was not even taken from us is not waited for."""
+        """Fail the waiting request and close the connection without flushing: the server does not answer."""
         self._fail(Lost("nothing answers there", sent=True, silent=True))
         if self._transport is not None:
             self._transport.abort()
 
 
 class LineReader:
-    """The body of a reply that comes in chunks, handed on line by line."""
+    """Splits the body of a reply in chunks into lines and passes them on."""
 
     def __init__(self, line: Callable[[bytes], None]) -> None:
         self._line = line
         self._received = b""
-        self._begun = b""  # of a line whose end has not come yet
+        self._begun = b""  # the beginning of a line whose end has not arrived
 
     def feed(self, data: bytes) -> bool:
-        """More of the body; true when that was all of it. A `ValueError` if this is no such body."""
+        """Take more of the body; returns True at its end. Raises `ValueError` if it is not in chunks."""
         received = self._received + data
         at = 0
         while True:
@@ -229,30 +229,30 @@ def _chunks(received: bytes, at: int) -> bytes | None:
 
 
 class HttpClient:
-    """Requests to one server, on the loop that makes them."""
+    """An HTTP client for one server, on the event loop of its callers."""
 
     def __init__(self, url: str, headers: dict[str, str], most: int = LIMIT) -> None:
-        """`most`: bytes of one reply."""
+        """`most`: the most bytes of one reply."""
         self.origin = origin_of(url)
         self.most = most
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if not lines.isascii() or lines.count("\n") != len(headers):
             raise ValueError("a token or namespace may hold no line breaks and no characters beyond ASCII")
         self._rest = f" HTTP/1.1\r\nHost: {self.origin.host_header}\r\n{lines}Content-Length: "
-        self._heads: dict[str, bytes] = {}  # of each path, made once
+        self._heads: dict[str, bytes] = {}  # the head of a request, by path
         self._idle: list[_Connection] = []
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.heard = 0.0  # when the server last said anything, by the monotonic clock
-        self._waiting: dict[_Connection, None] = {}  # for a reply
+        self.heard = 0.0  # monotonic time of the last bytes from the server
+        self._waiting: dict[_Connection, None] = {}  # connections that wait for a reply
         self._watch: asyncio.TimerHandle | None = None
         self._asking: asyncio.Task[None] | None = None
 
     async def post(
         self, path: str, body: bytes, seconds: float, more: str = "", line: Callable[[bytes], None] | None = None
     ) -> Reply:
-        """Send and wait for the reply. `more`: further header lines. `Lost` if none comes.
+        """Send a request and return the reply. `more`: further header lines. Raises `Lost` if no reply comes.
 
-        `line`: called with each line of a reply that is told line by line; the reply itself then is only its end.
+        `line`: called with each line of a reply that is sent line by line; the returned reply is then only its end.
         """
         connection = await self._connected()
         head = self._heads.get(path)
@@ -302,10 +302,10 @@ class HttpClient:
             raise Lost(_said(error), sent=False) from error
         return made
 
-    # -- is anybody there?
+    # -- pings
 
     def _look(self) -> None:
-        """Somebody may be waiting for a server that does not say anything."""
+        """Ping a server that is silent while requests wait for it."""
         self._watch = None
         if not self._waiting or self._loop is None:
             return
@@ -324,7 +324,7 @@ class HttpClient:
             self._watch = self._loop.call_later(SILENT, self._look)
 
     async def ping(self, seconds: float) -> bool:
-        """Whether anything answers, on a connection of its own: one that is idle, or else a new one."""
+        """Return whether the server answers on another connection: an idle one, or else a new one."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._pinged(await self._connected()) or await self._pinged(await self._connect())
@@ -332,13 +332,13 @@ class HttpClient:
             return False
 
     async def reached(self, seconds: float) -> bool:
-        """Whether anything answers on a new connection: those that stand have been of no use."""
+        """Return whether the server answers on a new connection, because the open ones did not help."""
         for connection in list(self._idle):
             connection.give_up()
         return await self.ping(seconds)
 
     async def _pinged(self, connection: _Connection) -> bool:
-        """False if the connection was closed, as one may be that has been idle for long."""
+        """Return False if the connection was closed, as may happen to one that was idle for long."""
         request = f"GET {self.origin.base}{HEALTH} HTTP/1.1\r\nHost: {self.origin.host_header}\r\n\r\n".encode()
         try:
             await connection.send(request)
@@ -363,7 +363,7 @@ class HttpClient:
             self._idle.remove(connection)
 
     def leave(self) -> None:
-        """Whoever is at the other end of what is idle is of no use: the next request goes over a new connection."""
+        """Close the idle connections, so that the next request opens a new one."""
         for connection in list(self._idle):
             connection.close()
 
@@ -377,7 +377,7 @@ class HttpClient:
 
 
 def _said(error: BaseException) -> str:
-    """What went wrong, without the machine's numbers."""
+    """Return the text of an error without its number."""
     import ssl
 
     match error:

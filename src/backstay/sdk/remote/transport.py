@@ -1,8 +1,8 @@
-"""The transport to a server: every request under its name, tried again while no answer comes, never done twice.
+"""The transport to a server: requests are repeated until they are answered, and never done twice.
 
 A request that changes something carries an id made here. If its reply is lost, it is sent again with the same id, and the
-server answers what it answered the first time. What a command has no answer to for a while is given up. What only waits is
-asked again and again, however long the server is away; where the caller has said how long, not a moment longer.
+server repeats its first answer. A command without an answer for a while fails. A request that only waits is repeated however
+long the server is away, or until the caller's own timeout.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ R = TypeVar("R")
 log = logging.getLogger("backstay.client")
 
 REPLY_SECONDS = 45.0  # to wait for one reply, when the server itself waits for at most PATIENCE
-NOT_NOW = frozenset({408, 429, 502, 503, 504})  # statuses of a server, or a proxy, that may say something else soon
-PAUSES = (0.02, 1.0)  # between tries: the first one, and the longest
-GRACE = 1.0  # seconds for an answer that is on its way when its caller's time is over
+NOT_NOW = frozenset({408, 429, 502, 503, 504})  # statuses of a server or a proxy that may change soon
+PAUSES = (0.02, 1.0)  # seconds between tries: the first pause, and the longest
+GRACE = 1.0  # seconds for an answer that is on its way when the caller's timeout expires
 
 _AGAIN = f"{calls.AGAIN_HEADER}: 1\r\n"
 
 
 class Access(NamedTuple):
-    """Where a server is, and who is asking."""
+    """The address of a server, with the token and the namespace of its client."""
 
     url: str
     token: str | None
     namespace: str
-    most: int = LIMIT  # bytes of one reply
+    most: int = LIMIT  # the most bytes of one reply
 
     def client(self) -> HttpClient:
         headers = {"X-Namespace": self.namespace, calls.HEADER: str(calls.VERSION), "Content-Type": "application/json"}
@@ -57,10 +57,10 @@ class Access(NamedTuple):
 
 
 class Patience(NamedTuple):
-    """How long there may be no answer."""
+    """How long a request may be without an answer."""
 
-    endless: bool = False  # it is a wait, which outlasts any outage of a server that was there
-    until: float | None = None  # when the caller's own timeout is over, by the monotonic clock
+    endless: bool = False  # a wait, which outlasts any outage of a server that has answered before
+    until: float | None = None  # monotonic time at which the caller's own timeout expires
 
     @property
     def left(self) -> float | None:
@@ -71,7 +71,7 @@ class Patience(NamedTuple):
         return self.left == 0
 
     def fitted(self, request: Any) -> Any:
-        """The request, which asks the server to wait for no longer than its caller does."""
+        """Return the request with the server's waiting time limited to that of the caller."""
         return request if self.until is None else replace(request, wait_seconds=self.left)
 
 
@@ -83,7 +83,7 @@ COMMAND = Patience()
 
 
 class NoAnswer(Exception):
-    """The time of a caller is over, and the server did not say a word."""
+    """The caller's timeout expired, and the server did not answer at all."""
 
 
 class HttpTransport:
@@ -91,8 +91,8 @@ class HttpTransport:
         self.access = access
         self._http = access.client()
         self._together = CallBatcher(self._http, REPLY_SECONDS)
-        self._patience = patience  # seconds without any answer until a caller is told
-        self._away = False  # somebody waits for a server that has not answered for so long
+        self._patience = patience  # seconds without any answer until a call fails
+        self._away = False  # a warning was logged that the server does not answer
 
     def close(self) -> None:
         self._http.close()
@@ -152,7 +152,7 @@ class HttpTransport:
                 return ended
 
     async def _update(self, request: tell.UpdateWorkflow) -> tell.UpdateStatus:
-        """A command until it is accepted; from there on it is a wait."""
+        """Send an update: a command until it is accepted, a wait from then on."""
         until = waiting(request.wait_seconds).until
         try:
             status = await self._send(_numbered(request), Patience(until=until))
@@ -198,13 +198,13 @@ class HttpTransport:
         return verb.decode_reply(reply.body)
 
     async def _answered(self, verb: str, request: Any, patience: Patience) -> Reply:
-        """Send until there is an answer. Raises what the server refused, or that there is none."""
+        """Send a request until it is answered. Raises the refusal of the server, or that no answer came."""
         began = time.monotonic()
         pause = PAUSES[0]
         more = ""
-        since: float | None = None  # there is no answer, or none that helps
+        since: float | None = None  # when the time without a useful answer began
         silent = False
-        refused: Exception | None = None  # by a server that has said where else to ask
+        refused: Exception | None = None  # the refusal of a server that cannot do this itself
         while True:
             try:
                 if silent and since is not None and not await self._http.reached(self._probing(since, patience)):
@@ -256,15 +256,15 @@ class HttpTransport:
         return await self._together.post(verb, body)
 
     def _left(self, since: float) -> float:
-        """How much longer a caller is not told that nobody answers."""
+        """Return how many seconds are left until the call fails."""
         return max(since + self._patience - time.monotonic(), 0)
 
     def _probing(self, since: float, patience: Patience) -> float:
-        """Seconds in which a server that was silent has to say that it is there."""
+        """Return the seconds in which a silent server must answer a ping."""
         return _within(max(self._left(since), http.SILENT) if patience.endless else self._left(since), patience)
 
     def _give_up(self, patience: Patience, why: str, refused: Exception | None) -> None:
-        """There has been no answer for too long. Whoever waits goes on, for a server that has ever been there."""
+        """Fail a call that had no answer for too long. A wait goes on if the server has ever answered."""
         if not (patience.endless and self._http.heard):
             raise refused or errors.ServerUnreachable(self.access.url, why)
         if not self._away:
@@ -282,7 +282,7 @@ def _within(seconds: float, patience: Patience) -> float:
 
 
 def _named(start: ask.StartWorkflow) -> ask.StartWorkflow:
-    """A start that can be tried again: under an id of its own, and with a request id."""
+    """Return a start that can be repeated: with a workflow id and a request id."""
     if start.workflow_id is None:
         start = replace(start, workflow_id=fresh_id())
     return start if start.request_id is not None else replace(start, request_id=fresh_id(), fresh=True)
@@ -297,13 +297,13 @@ def _under_an_id(request: Any) -> Any:
 
 
 def fresh_id() -> str:
-    """A ULID, like those that engines make."""
+    """Return a new ULID, like those of the engine."""
     number = (time.time_ns() // 1_000_000) << 80 | int.from_bytes(os.urandom(10))
     return "".join([PAIRS[number >> shift & 1023] for shift in range(120, -1, -10)])
 
 
 def refusal(reply: Reply, access: Access) -> Exception:
-    """What a server said no with, as the error it stands for."""
+    """Return the error of a reply that refuses a request."""
     said = said_by(reply)
     reason = str(said.get("reason", ""))
     message = str(said.get("message", ""))
@@ -340,7 +340,7 @@ def said_by(reply: Reply) -> dict[str, Any]:
 
 
 def _elsewhere(reply: Reply) -> bool:
-    """Whether a server cannot do this, and another one can: a new connection may lead there."""
+    """Return whether another server can do what this one cannot; a new connection may lead to it."""
     return reply.status == 503 and said_by(reply).get("reason") == "engine_elsewhere"
 
 

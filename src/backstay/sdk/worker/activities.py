@@ -1,7 +1,7 @@
 """Activities in a worker's process: sync ones on a pool of threads, async ones as tasks of its loop.
 
-An attempt decodes, runs and encodes in one place (`start`), whoever asked for it: the engine (`run`, which counts room and
-reports the outcome) or a workflow task that holds local activities.
+`start` decodes the arguments of an attempt, runs it and encodes its result. It serves the engine (`run`, which counts free
+slots and reports the outcome) and workflow tasks with local activities.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNASKED = (
     "activity {!r} was cancelled, and Backstay did not ask for that: its code cancelled its own task, or let an"
     " asyncio.CancelledError of something else through"
 )
-LOOP_ENDS = 0.05  # seconds in which a loop that is being closed has ended
+LOOP_ENDS = 0.05  # seconds after which a loop that is being closed runs nothing more
 
 
 class ActivityRunner:
@@ -51,13 +51,13 @@ class ActivityRunner:
         self._registry = registry
         self._owner = owner
         self._holding = holding
-        self._free = {False: threads, True: tasks}  # by: is the activity async
+        self._free = {False: threads, True: tasks}  # free slots, by whether the activity is async
         self._running: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
         self._leaving = False
         self._stopped = False
-        self._last: asyncio.Future[None] | None = None  # told when nothing runs any more
+        self._last: asyncio.Future[None] | None = None  # resolved when no attempt runs any more
 
-    # -- room
+    # -- slots
 
     def has_room(self, type: str) -> bool:
         return not self._leaving and self._free[self._registry.activities[type].is_async] > 0
@@ -76,17 +76,20 @@ class ActivityRunner:
     # -- attempts
 
     def run(self, assignment: ActivityAssignment) -> None:
-        """The attempt that the engine has handed out, room taken."""
+        """Run an attempt that the engine has handed out; its slot is taken."""
         attempt = Attempt(assignment, self._beat)
         self.start(assignment, attempt, partial(self._ended, assignment, attempt))
 
     def start(self, assignment: ActivityAssignment, attempt: Attempt, done: Callable[[bytes | Failure], None]) -> None:
-        """One try. `done` is told on the engine's thread, unless the process stops first, and says that it is `over`."""
+        """Start an attempt. `done` is called with the outcome on the engine's thread, unless the process stops first.
+
+        The callback must call `over`.
+        """
         type = assignment.activity_type
         id = assignment.activity_attempt_id
         self._running[id] = attempt, None
         if not self._registry.activities[type].is_async:
-            # In a context of its own: what the attempt before has set there is none of its business.
+            # In its own context, so that context variables of an earlier attempt do not reach it.
             self._host.thread(partial(Context().run, partial(self._attempt, assignment, attempt)), done)
             return
 
@@ -100,10 +103,10 @@ class ActivityRunner:
     def _broken_off(
         self, assignment: ActivityAssignment, done: Callable[[bytes | Failure], None], task: asyncio.Task[None]
     ) -> None:
-        """An attempt that was cancelled has failed, unless its process stops: then its lease ends, and it is delivered again.
+        """Fail an attempt whose task was cancelled, unless the process stops: then its lease ends, and it is delivered again.
 
-        Whose loop is closed without a word to us stops as well. From here that looks the same, except that such a
-        loop runs nothing a moment later: so what is to be said is said then.
+        A loop that is closed without `stop` cancels its tasks too. That looks the same, except that the loop runs nothing a
+        moment later. So the failure is reported after that moment.
         """
         if task.cancelled() and not self._stopped:
             try:
@@ -125,20 +128,20 @@ class ActivityRunner:
             self._last.set_result(None)
 
     def at_work(self) -> set[str]:
-        """The tasks of the attempts that run, or wait for a thread."""
+        """Return the tasks of the attempts that run or wait for a thread."""
         return {attempt.task_id for attempt, _ in self._running.values()}
 
     def cancel(self, run_id: str) -> None:
-        """Nobody waits for the attempts of this run any more."""
+        """Cancel the attempts of a run that is over."""
         if self._running:
             self._cancel(lambda attempt: attempt.run_id == run_id)
 
     def abort(self, one: Attempt) -> None:
-        """It has taken too long, and another may be made in its place."""
+        """Cancel an attempt that timed out; another one may take its place."""
         self._cancel(lambda attempt: attempt is one, stale=True)
 
     def withdraw(self, task_id: str) -> None:
-        """Nobody waits for what it does for this task any more, though its run goes on."""
+        """Cancel the attempt of a task that is not wanted any more, though its run goes on."""
         self._cancel(lambda attempt: attempt.task_id == task_id, stale=True)
 
     def _cancel(self, meant: Callable[[Attempt], bool], *, stale: bool = False) -> None:
@@ -146,17 +149,17 @@ class ActivityRunner:
             if meant(attempt):
                 attempt.cancel(stale=stale)
                 if task is not None and _has_begun(task):
-                    task.cancel()  # one that has not looks first, and says that it has ended
+                    task.cancel()  # an attempt that has not begun checks first, and reports its end
 
     async def leave(self, grace: float) -> None:
-        """Take nothing more, and give what runs this many seconds to end."""
+        """Take no more attempts, and give those that run this many seconds to end."""
         self._leaving = True
         if self._running:
             self._last = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._last], timeout=grace)
 
     def stop(self) -> None:
-        """Stop the async ones; what runs on a thread cannot be stopped from outside."""
+        """Stop the async attempts; those on threads cannot be stopped from outside."""
         self._stopped = True
         for _, task in list(self._running.values()):
             if task is not None:
@@ -178,16 +181,16 @@ class ActivityRunner:
                 raise _unwanted(attempt)
             return self._kept(assignment, await self._call(assignment))
         except GeneratorExit:
-            raise  # its loop is gone, and whom it could tell with it
+            raise  # its loop is gone, so nothing can be reported
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError):
                 if not attempt.cancelled:
-                    raise  # not our doing: see `_broken_off`
-                error = _unwanted(attempt)  # that is what its code was told, whatever asyncio calls it
+                    raise  # cancelled by others: see `_broken_off`
+                error = _unwanted(attempt)  # report the reason for the cancellation instead of asyncio's error
             return self._failure(assignment, error)
 
     def _call(self, assignment: ActivityAssignment) -> Any:
-        """What the author's function returns: its result, or of an async one the coroutine."""
+        """Call the author's function and return its result, or the coroutine of an async one."""
         type, arguments = assignment.activity_type, assignment.arguments
         definition = self._registry.activities[type]
         fn = definition.fn
@@ -201,7 +204,7 @@ class ActivityRunner:
     def _kept(self, assignment: ActivityAssignment, result: Any) -> bytes | Failure:
         try:
             return dumps(result)
-        except Exception as error:  # the work is done: to do it again would give the same once more
+        except Exception as error:  # not retried: another attempt would return the same
             return self._failure(assignment, error, unencodable=True)
 
     def _failure(self, assignment: ActivityAssignment, error: BaseException, *, unencodable: bool = False) -> Failure:
@@ -209,7 +212,7 @@ class ActivityRunner:
             return Failure(message=str(error), exception_type=CANCELLED, non_retryable=True)
         try:
             failure = self._registry.exceptions.failure(error)
-        except BaseException as worse:  # the attempt has ended all the same, and must be reported
+        except BaseException as worse:  # the attempt has ended anyway, and must be reported
             name = type(error).__qualname__
             log.error("activity %r raised %s, which cannot be recorded", assignment.activity_type, name, exc_info=worse)
             failure = Failure(message=f"<{name} that cannot be recorded>", exception_type=error_type(type(error)))
@@ -245,7 +248,7 @@ class ActivityRunner:
         )
 
     def _beat(self, assignment: ActivityAssignment, attempt: Attempt, progress: Progress | None) -> None:
-        """Called on the activity's own thread: hand the heartbeat over and go on."""
+        """Pass a heartbeat to the engine's thread without waiting. Called on the activity's own thread."""
         message = HeartbeatActivity(
             step=assignment.step,
             attempt=assignment.attempt_number,

@@ -1,14 +1,13 @@
-"""The executor: runs workflow code on the thread of the engine, or of the worker's connection, and activities beside it.
+"""The executor: runs workflow code on the thread of the engine, or of the worker's link, and activities beside it.
 
-**Sticky runs.** A live run stays here between tasks and goes on from new events alone; without one, a task is answered `COLD`
-and comes back with the whole history. A live run may be ahead of history, never beside it: it has already done what its last
-completion says. So it is dropped (`forget`) whenever that completion may not be what was recorded, or no longer counts: it was
-refused, an update's handler raised half-way, the code has a new definition, the run is over, another process has moved the run
-(`consumed` differs), or its memory is wanted. Kept in such a case, it would answer the next task from a state that no replay
-arrives at. Dropping is always safe and costs one replay: `test_evicted_code_ends_the_same_and_has_its_effects_once`.
+**Sticky runs.** A live run stays here between tasks and needs only new events. Without one, a task is answered `COLD` and
+comes back with the whole history. A live run has already done what its last completion says, so it may be ahead of history,
+but it must never contradict it. Therefore it is dropped (`forget`) whenever that completion may not have been recorded or no
+longer counts: it was refused, an update's handler raised half-way, the code has a new definition, the run is over, another
+process has moved the run (`consumed` differs), or its memory is needed. Kept in such a case, it would answer the next task
+from a state that no replay arrives at. Dropping is always safe and costs one replay: `test_evicted_code_ends_the_same_and_has_its_effects_once`.
 
-A workflow type whose code keeps the thread busy for more than a few milliseconds moves to a thread of its own from then on,
-so that it never stalls leases, timers or other workflows.
+A workflow type whose code keeps the thread busy for more than a few milliseconds moves to the workflow thread (`slow_code.py`).
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class WorkerExecutor:
         workflow_deadline: float | None = None,
     ) -> None:
         self._watchdog = None if workflow_deadline is None else Watchdog(workflow_deadline)
-        self._watch: ThreadWatch | None = None  # of the thread that inline code runs on
+        self._watch: ThreadWatch | None = None  # the watch of the thread that inline code runs on
         self.host = host
         self.machine = machine
         self.registry = registry
@@ -87,9 +86,9 @@ class WorkerExecutor:
         self._missing: set[tuple[str, str]] = set()
         self._lease = Lease(owner=owner)
         self._locals = LocalRunner(self)
-        self._threaded: dict[str, int] = {}  # runs whose code is busy on the workflow thread, with their keys
+        self._threaded: dict[str, int] = {}  # run id -> run key, of runs whose code is busy on the workflow thread
 
-    # -- what the engine asks
+    # -- called by the engine
 
     def serves(self, task: Task) -> bool:
         routing = task.routing
@@ -101,7 +100,7 @@ class WorkerExecutor:
         return False
 
     def _say_missing(self, task: Task) -> None:
-        """Once for each type: whoever waits for such a task would otherwise wait without a word."""
+        """Log once for each type that its tasks cannot run here."""
         if (task.kind, task.type) not in self._missing:
             self._missing.add((task.kind, task.type))
             log.warning(
@@ -151,31 +150,31 @@ class WorkerExecutor:
             (self._watch or self.watch()).run(live_run, live_run.abandon)
 
     def redefined(self, types: set[str]) -> None:
-        """These workflows have new code: live code of theirs is given up, and what they do next is a replay with the new one."""
+        """Drop the live code of these workflow types: they have new definitions, and the next task replays with them."""
         for run, live_run in list(self._live_runs.items()):
             if live_run.assignment.workflow_type in types:
                 self.forget(run)
 
     def live(self, run: int) -> LiveRun | None:
-        """The live code of a run, if there is any."""
+        """Return the live code of a run, if there is any."""
         return self._live_runs.get(run)
 
     def weight(self, run: int) -> int:
         return LIVE_RUN_BYTES if run in self._live_runs else 0
 
     def closed(self, run_id: str) -> None:
-        """The run is over: attempts that still run for it are told to stop."""
+        """Stop the attempts of a run that is over."""
         self.activities.cancel(run_id)
         self._locals.closed(run_id)
         if run_id in self._threaded:
             self.forget(self._threaded[run_id])
 
     def withdrawn(self, task_id: str) -> None:
-        """The attempt for this task is over, or somebody else's now: if it still runs, it is told to stop."""
+        """Stop the attempt of a task that has ended or belongs to another worker, if it still runs here."""
         self.activities.withdraw(task_id)
 
     def stop(self) -> None:
-        """Give up all live code and stop the async activities; their leases end with this process's engine."""
+        """Drop all live code and stop the async activities; their leases end with the engine of this process."""
         for run in list(self._live_runs):
             self.forget(run)
         self.activities.stop()
@@ -202,13 +201,13 @@ class WorkerExecutor:
         return self.report(live_run, assignment, self._lease)
 
     def drive(self, live_run: LiveRun, events: list[Recorded], assignment: WorkflowAssignment) -> None:
-        """Run the code on this thread, with an eye on how long that takes."""
+        """Run the code of a task on this thread, and measure how long that takes."""
         live_run.assignment = assignment
         suspected = self._suspects.get(assignment.workflow_type) if self._suspects else None
         clock = perf_counter if suspected is None else thread_time
         watch = self._watch or self.watch()
         began = clock()
-        # What `Watch.run` does, written out: this is done for every task.
+        # Hot path, for every task: `ThreadWatch.run` written out.
         watch.turn += 1
         watch.running = live_run
         try:
@@ -230,7 +229,7 @@ class WorkerExecutor:
             self._slow_code.judge(assignment.workflow_type, suspected, spent, len(events))
 
     def watch(self) -> ThreadWatch:
-        """The watch of the thread that inline code runs on, made when the first of it does."""
+        """Return the watch of the thread that inline code runs on; made with its first code."""
         self._watch = self.watch_here()
         return self._watch
 
@@ -238,20 +237,20 @@ class WorkerExecutor:
         return ThreadWatch() if self._watchdog is None else self._watchdog.here()
 
     def under_watch(self, live_run: LiveRun, call: Callable[[], None]) -> None:
-        """Run code of a live run on this thread; code that is interrupted stays as it stands."""
+        """Run code of a live run on this thread under the watchdog; freeze the run if its code is interrupted."""
         hit = self.watch_here().run(live_run, call)
         if isinstance(hit, Interruption):
             live_run.freeze(hit.block(live_run.fingerprint))
 
     def broke(self, live_run: LiveRun, error: BaseException) -> None:
-        """What escapes from a live run is our own bug, not the author's: it fails the task, never the engine."""
-        log.error("driving workflow %s failed", live_run.assignment.workflow_id, exc_info=error)
+        """Block a run after an error of the SDK, which fails the task and not the engine."""
+        log.error("running the code of workflow %s failed", live_run.assignment.workflow_id, exc_info=error)
         live_run.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
 
     def report(self, live_run: LiveRun, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
-        """What the code did in this task, as a message. With a lease it claims and completes in one."""
+        """Return the message that completes or fails a task. With `lease` it claims the task at the same time."""
         task = assignment.task
-        # A task run inline is claimed after its assignment was made: with its completion, or to be held.
+        # A task that runs inline is claimed after its assignment was made: with its completion, or when it is held.
         attempt = task.attempt + 1 if task.state == "ready" else task.attempt
         if live_run.block is not None:
             self.forget(assignment.run_key)
@@ -277,15 +276,15 @@ class WorkerExecutor:
     def _answered(
         self, live_run: LiveRun, assignment: WorkflowAssignment, attempt: int, lease: Lease | None
     ) -> CompleteWorkflowTask:
-        """A task for one update reports that alone; what else the code asked for goes with the next task."""
+        """Return the completion of an update's task. Other commands of the code are reported by the next task."""
         answer, live_run.answer = list(live_run.answer), ()
         if isinstance(answer[-1], FailUpdate):
-            self.forget(assignment.run_key)  # its handler may have changed half of what it meant to change
+            self.forget(assignment.run_key)  # the handler may have changed its state half-way
         return CompleteWorkflowTask(
             task_id=assignment.task.id, owner=self.owner, attempt=attempt, commands=answer, lease=lease
         )
 
-    # -- questions
+    # -- queries and validators
 
     def alive_on(self, namespace: str, queue: str) -> bool:
         return namespace == self.namespace and queue in self.queues
@@ -295,7 +294,7 @@ class WorkerExecutor:
         return member is not None and member.check is not None
 
     def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]:
-        """Answer from live code if it stands where history does, otherwise from a replay on the workflow thread."""
+        """Run a query or validator on live code if that is at the end of history, else on a replay on the workflow thread."""
         answered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         live_run = self._live_runs.get(inquiry.run_key)
 
@@ -310,7 +309,7 @@ class WorkerExecutor:
         if at_rest and live_run is not None and not live_run.threaded and live_run.block is None:
             told = (self._watch or self.watch()).run(live_run, lambda: answer_on(live_run, inquiry, history))
             if isinstance(told, Interruption):
-                self.forget(inquiry.run_key)  # it may have changed half of what it should only have looked at
+                self.forget(inquiry.run_key)  # it may have changed the state half-way
             done(_not_answered(told) if isinstance(told, Interruption) else told)
         else:
             definition = self.registry.workflows[inquiry.workflow_type]
@@ -344,20 +343,20 @@ class WorkerExecutor:
     def _run_on_thread(self, assignment: WorkflowAssignment) -> None:
         live_run = self._live_runs.get(assignment.run_key)
         if live_run is not None and (not live_run.threaded or live_run.consumed != live_run.position):
-            self.forget(assignment.run_key)  # greenlets cannot change threads, and what was left out would be lost
+            self.forget(assignment.run_key)  # greenlets cannot change threads, and left-out events would be lost
             live_run = None
 
         def resume(live: LiveRun, events: list[Recorded]) -> None:
             try:
                 self.under_watch(live, lambda: live.resume(events, assignment.cursor))
-            except BaseException as error:  # nothing on this thread is meant for the process
+            except BaseException as error:  # an exception on this thread must not end the process
                 self.broke(live, error)
 
         def go(events: list[Recorded] | Exception) -> None:
             if isinstance(events, Exception):
                 self._cannot_run(assignment, events)
             elif self._live_runs.get(assignment.run_key) is not live_run:
-                self._run_on_thread(assignment)  # it was given up while its history was fetched
+                self._run_on_thread(assignment)  # its live code was dropped while its history was fetched
             else:
                 live = live_run or self._new_live_run(assignment)
                 live.assignment = assignment
@@ -367,7 +366,7 @@ class WorkerExecutor:
         self.host.events(0 if live_run is None else live_run.position, assignment, go)
 
     def _cannot_run(self, assignment: WorkflowAssignment, error: Exception) -> None:
-        """Its history cannot be read now. The lease is let go, and whoever looks after tasks offers it again."""
+        """Release a task whose history cannot be read now, so that it is offered again."""
         log.error("workflow %s cannot be replayed now: %s", assignment.workflow_id, error)
         self.holding.discard(assignment.task.id)
         self.host.release_hold(assignment.task.workflow)
@@ -381,7 +380,7 @@ class WorkerExecutor:
         self.finish_held(live_run, assignment)
 
     def finish_held(self, live_run: LiveRun, assignment: WorkflowAssignment) -> None:
-        """Report a task that was held under a lease of its own."""
+        """Report a task that ran under its own lease."""
         key = assignment.task.workflow
         self.holding.discard(assignment.task.id)
         self.host.release_hold(key)
@@ -406,7 +405,7 @@ def _not_answered(hit: Interruption) -> Refused:
 
 
 def _goes_on(live_run: LiveRun) -> bool:
-    """Whether local activities belong to this task. Behind an update they wait for the ordinary task that records them."""
+    """Return whether the task has local activities to run. After an update they wait for the ordinary task that records them."""
     return bool(live_run.locals) and live_run.block is None and not live_run.answer
 
 

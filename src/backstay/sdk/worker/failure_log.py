@@ -61,7 +61,7 @@ def attempt_failed(assignment: ActivityAssignment, error: BaseException, failure
 
 
 def timed_out(live_run: LiveRun, message: str) -> None:
-    """An activity has run out of time for good. Nobody raised anything, so it is told where its workflow hears of it."""
+    """Log an activity that timed out for good. No code raised it, so it is logged where its workflow gets the event."""
     if _happens(live_run):
         task = live_run.assignment
         told = "%s (workflow %r, run %s)"
@@ -96,12 +96,12 @@ def _of_run(level: int, what: str, live_run: LiveRun, error: BaseException, mess
 
 
 def _happens(live_run: LiveRun) -> bool:
-    """Not while a run is replayed, looked at or given up."""
+    """Return whether the code runs for the first time: not in a replay, a query or while it is dropped."""
     return not (live_run.replaying or live_run.looking or live_run.abandoned)
 
 
 def _trimmed(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """Without our own frames above those of the author."""
+    """Return the exception without the frames of the SDK above those of the author."""
     shown = error.__traceback__
     while shown is not None and str(shown.tb_frame.f_globals.get("__name__")).startswith("backstay."):
         shown = shown.tb_next

@@ -1,4 +1,4 @@
-"""What a worker's parts need of the engine they live in."""
+"""The host of an executor: the interface that it needs of the engine, or of the link to a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class HeartbeatAnswer(Protocol):
 
 
 Reply = Callable[[object, BaseException | None], None]
-"""Told what became of a report. What it was answered is nobody's business here, so nobody may look into it."""
+"""Called with the answer to a report, or with the error that refused it. The worker does not read the answer."""
 
 
 class Host(Protocol):
@@ -36,19 +36,19 @@ class Host(Protocol):
     def hold(self, start: Callable[[BaseException | None], None]) -> object: ...
     def report(self, key: int, message: Message, reply: Reply | None) -> None: ...
     def heartbeat(self, key: int, message: HeartbeatActivity, heard: Callable[[HeartbeatAnswer], None]) -> None:
-        """Say that an attempt is alive. `heard`: told the answer, if there is one."""
+        """Send a heartbeat of an attempt. `heard` is called with the answer, if one comes."""
         ...
 
     def on_slot_free(self) -> None: ...
     def events(
         self, after: int, assignment: WorkflowAssignment, then: Callable[[list[Recorded] | Exception], None]
     ) -> None:
-        """Get the events after `after` that this task may see: at once, or when they were read."""
+        """Call `then` with the events after `after` that this task may see, at once or when they were read."""
         ...
 
     def release_hold(self, key: int, /) -> None: ...
     def on_given_up(self, task: Task, /) -> None:
-        """The code of this task ends half-way and reports nothing: the task is to be offered again."""
+        """Offer a task again whose code ended half-way without a report."""
         ...
 
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None: ...

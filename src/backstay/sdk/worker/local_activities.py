@@ -1,6 +1,6 @@
-"""Local activities: run beside the workflow task that asked for them, while it is held.
+"""Local activities: they run beside the workflow task that called them, while its lease is held.
 
-Several may run at once; their results are given to the code in step order, which is the order a replay gives them in.
+Several may run at once. The code gets their results in step order, which is the order of a replay.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class LocalRunner:
     def __init__(self, executor: WorkerExecutor) -> None:
         self._executor = executor
-        self._rounds: dict[str, _Round] = {}  # by run: it has one task at a time
-        self._claims: set[str] = set()  # ids of tasks whose code has run, and which are now leased to be held
+        self._rounds: dict[str, _Round] = {}  # by run id: a run has one task at a time
+        self._claims: set[str] = set()  # ids of tasks whose code has run and whose lease is being written
 
     def hold(self, live_run: LiveRun, assignment: WorkflowAssignment) -> Callable[[BaseException | None], None]:
         """Hold a task for the local activities its code waits for. Returns `start`, for when its lease is on disk."""
@@ -36,11 +36,11 @@ class LocalRunner:
         return partial(self.start, live_run, assignment)
 
     def is_claiming(self, task_id: str) -> bool:
-        """Whether this task, which the engine delivers, is one that is only leased to be held: its code has run already."""
+        """Return whether the engine delivers this task only because it is held: its code has run already."""
         return task_id in self._claims
 
     def start(self, live_run: LiveRun, assignment: WorkflowAssignment, error: BaseException | None) -> None:
-        """The task's lease is on disk (or, with an error, is not): run what the code waits for."""
+        """Run the local activities once the task's lease is on disk; with an error, the lease was not written."""
         self._claims.discard(assignment.task.id)
         if error is not None:
             self._executor.forget(assignment.run_key)
@@ -50,12 +50,12 @@ class LocalRunner:
         round.begin()
 
     def closed(self, run_id: str) -> None:
-        """The run is over: nothing more is tried for it, and its task is let go."""
+        """Stop the local activities of a run that is over, and release its task."""
         if run_id in self._rounds:
             self._rounds[run_id].stop()
 
     def given_up(self, live_run: LiveRun) -> None:
-        """This code will not go on: what is being tried for it may end, but is not tried again."""
+        """Stop the local activities of dropped code: attempts that run may end, but are not retried."""
         round = self._rounds.get(live_run.assignment.run_id)
         if round is not None and round.live_run is live_run:
             self._executor.host.later(0, round.stop_if_idle)
@@ -73,10 +73,10 @@ class _Round:
         executor: WorkerExecutor,
         live_run: LiveRun,
         assignment: WorkflowAssignment,
-        told: Callable[[_Round], None],
+        on_over: Callable[[_Round], None],
     ) -> None:
         self.executor = executor
-        self.told = told  # that it is over
+        self.on_over = on_over
         self.over = False
         self.live_run = live_run
         self.assignment = assignment
@@ -84,7 +84,7 @@ class _Round:
         self.attempts: dict[int, list[LocalAttempt]] = {}
         self.ended: dict[int, bytes | Failure] = {}
         self.trying: dict[int, Attempt] = {}
-        self.alarms: dict[int, TimerHandle] = {}  # the end of an attempt's time, or of the pause after it
+        self.alarms: dict[int, TimerHandle] = {}  # the timeout of an attempt, or the end of the backoff after it
 
     def begin(self) -> None:
         for step, call in list(self.live_run.locals.items()):
@@ -94,7 +94,7 @@ class _Round:
                 self._try(step, call)
 
     def stop(self) -> None:
-        """Whatever becomes of it, nobody waits any more."""
+        """End the round and drop the live code."""
         if not self.over:
             if self._is_live():
                 self.executor.forget(self.assignment.run_key)
@@ -109,7 +109,7 @@ class _Round:
 
     def _end(self) -> None:
         self.over = True
-        self.told(self)
+        self.on_over(self)
         for alarm in self.alarms.values():
             alarm.cancel()
         for attempt in self.trying.values():
@@ -130,7 +130,7 @@ class _Round:
         def ended(result: bytes | Failure) -> None:
             try:
                 self._tried(step, call, number, result)
-            finally:  # what the code did next counts by now
+            finally:  # the code has gone on by now
                 executor.activities.over(attempt.attempt_id)
 
         executor.activities.start(assignment, attempt, ended)
@@ -168,7 +168,7 @@ class _Round:
         policy = call.definition.policy
         tries = self.attempts.get(step)
         if self.over or tries is None or len(tries) + 1 != number:
-            return  # too late: this attempt has timed out, or nobody waits for it
+            return  # too late: this attempt has timed out, or the round has ended
         del self.trying[step]
         if step in self.alarms:
             self.alarms.pop(step).cancel()
@@ -189,7 +189,7 @@ class _Round:
         self._settle()
 
     def _settle(self) -> None:
-        """Give ended activities to the code, lowest step first; it may ask for more of them on the way."""
+        """Give the results to the code, lowest step first; the code may call further local activities."""
         live_run = self.live_run
         if self.over:
             return  # the run was closed while its code was on another thread
@@ -213,7 +213,7 @@ class _Round:
         def settle() -> None:
             try:
                 self.executor.under_watch(self.live_run, partial(self.live_run.settle_local, step, record, outcome))
-            except BaseException as error:  # nothing on this thread is meant for the process
+            except BaseException as error:  # an exception on this thread must not end the process
                 self.executor.broke(self.live_run, error)
 
         self.executor.host.workflow_thread(settle, lambda _: self._settle())

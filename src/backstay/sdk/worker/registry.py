@@ -1,7 +1,7 @@
-"""What a worker can run: workflows and activities by durable type, exceptions by alias. Conflicts fail at registration.
+"""The registry of a worker: workflows and activities by durable type, exceptions by alias. Conflicts fail at registration.
 
-It is also all that a name from outside can reach: the functions for `background()` and the exception classes of the modules
-that something was registered from. A string out of history, a payload or a request is looked up here and nowhere else.
+It also bounds what a name from outside can reach: functions for `background()` and exception classes of the modules that
+define registered code. A name from history, a payload or a request is looked up here and nowhere else.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def code_of(definition: WorkflowDefinition | ActivityDefinition[Any, Any]) -> An
 
 
 def redefines(code: Any, before: Any) -> bool:
-    """Whether this is the same function or class once more: run again in a notebook, or from a module that was reloaded."""
+    """Return whether this is a new definition of the same function or class: from a notebook cell or a reloaded module."""
     return _place(code) == _place(before) and code.__name__ != "<lambda>"
 
 
@@ -50,7 +50,7 @@ def _place(code: Any) -> tuple[Any, Any]:
 
 
 def activity_methods(cls: type[Any]) -> list[ActivityDefinition[Any, Any]]:
-    """The activities of a class, each once: methods, and functions that it keeps as static methods."""
+    """Return the activities of a class, each once: methods, and activities kept as static methods."""
     found: dict[str, ActivityDefinition[Any, Any]] = {}
     for base in cls.__mro__:
         for value in vars(base).values():
@@ -74,7 +74,7 @@ class Registry:
         self.functions = Functions()
         self._types = types
         self._keys: dict[int, str] = {}
-        self._together: set[tuple[str, str]] = set()  # kinds and types that one call registers
+        self._together: set[tuple[str, str]] = set()  # kinds and types registered by the current call
         for key in (*types.workflows, *types.activities):
             expect("type", key, DefinitionError)
         for key, target in types.workflows.items():
@@ -83,7 +83,7 @@ class Registry:
             self._activity(target, key)
 
     def register(self, things: Iterable[Any]) -> None:
-        """What is registered once more, redefined in between, takes the place of what it was; but not of what is beside it."""
+        """Register definitions. A new definition replaces an earlier one, but not one of the same call."""
         self._together = set()
         if BACKGROUND not in self.workflows:
             self.workflows[BACKGROUND] = definition_of(runner(self.functions))
@@ -108,7 +108,7 @@ class Registry:
             )
 
     def _methods(self, instance: Any) -> None:
-        """Every activity method of an object; calls run on this instance."""
+        """Register every activity method of an object; calls run on this instance."""
         methods = activity_methods(cast(type[Any], type(instance)))
         if not methods:
             raise DefinitionError(f"{instance!r} has no methods decorated with @activity")
@@ -150,7 +150,7 @@ class Registry:
                 self.exceptions.add(kind)
 
     def _claim(self, kind: str, key: str | None, own: str, code: object, table: Mapping[str, Any]) -> None:
-        """One durable key per piece of code and one piece of code per key; a map may not contradict a decorator."""
+        """Raise unless the type is free or a new definition replaces it, and the type map agrees with the decorator."""
         name = getattr(code, "__qualname__", repr(code))
         if key is not None and key != own:
             raise DefinitionError(

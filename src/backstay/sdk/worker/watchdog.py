@@ -1,16 +1,16 @@
-"""The watchdog: workflow code that runs on and on without waiting for anything is interrupted from another thread.
+"""The watchdog: workflow code that runs too long without waiting is interrupted from another thread.
 
-Whoever runs workflow code on a thread says so with a few writes to that thread's `Watch`. A thread of the watchdog's own looks
-at the watches now and then. Code that has used its deadline of processor time without meeting another event of its history, or
-five times that on the clock, gets `WorkflowInterrupted` raised in it (CPython can raise an exception in another thread, between
-two bytecodes). On that thread the greenlet that runs is the one that hangs, so that is where it lands. Code that swallows it gets
-it again and again, in bursts, so that one of them meets it outside of its `try`. Code that is inside C meets it only when it comes back: until then nothing in this process can stop it, and that
-is logged as critical.
+A thread that runs workflow code notes that in its `ThreadWatch` with a few writes. The watchdog's own thread looks at the
+watches now and then. Code that has used its deadline of processor time without getting another event of its history, or five
+times that on the clock, gets `WorkflowInterrupted` raised in it (CPython can raise an exception in another thread, between two
+bytecodes). The greenlet that runs on that thread is the one that hangs, so the exception arrives there. Code that catches it
+gets it again, in bursts, so that one arrives outside its `try`. Code inside C gets it when C returns: until then nothing in
+this process can stop it, and that is logged as critical.
 
-The exception must never land outside workflow code. Both sides first write and then read, so that one of them sees the other: the
-runner takes its live run off the watch and then looks whether it is being struck; the watchdog says that it strikes and then looks
-whether the live run is still there. A runner that was struck waits until the strike is over and takes back what was not delivered.
-No lock is held on the way, since the exception could arrive before it is released.
+The exception must never arrive outside workflow code. Both sides first write and then read, so that one of them sees the
+other: the runner takes its live run off the watch and then checks whether it is being struck; the watchdog notes that it
+strikes and then checks whether the live run is still there. A runner that was struck waits until the strike is over and takes
+back an exception that was not delivered. No lock is held meanwhile, since the exception could arrive before its release.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ log = logging.getLogger("backstay.worker")
 
 T = TypeVar("T")
 
-WORKFLOW_DEADLINE: Final = 2.0  # seconds, unless an app or a worker says otherwise
-LOOKS: Final = 8  # within a deadline
-PATIENCE: Final = 5  # deadlines on the clock, for code that waits in C or gets no processor
+WORKFLOW_DEADLINE: Final = 2.0  # default, in seconds
+LOOKS: Final = 8  # how often the watchdog looks within a deadline
+PATIENCE: Final = 5  # deadlines on the clock, for code that waits in C or gets no processor time
 AGAIN: Final = 0.05  # seconds between two strikes
-BURST: Final = 0.05  # seconds of striking code that has swallowed the first
-STRIKES: Final = 50  # until code counts as one that cannot be interrupted
+BURST: Final = 0.05  # seconds of repeated strikes at code that caught the first
+STRIKES: Final = 50  # number of strikes after which code counts as not interruptible
 DEBUGGERS: Final = ("bdb.py", "pdb.py", "pydevd", "debugpy")
 
 _strike = ctypes.pythonapi["PyThreadState_SetAsyncExc"]
@@ -59,7 +59,7 @@ class Which(Protocol):
 
 
 class Watched(Protocol):
-    """What runs: `length` moves on when its code meets another event."""
+    """Running workflow code. `length` grows when the code gets another event."""
 
     @property
     def length(self) -> int: ...
@@ -68,14 +68,14 @@ class Watched(Protocol):
 
 
 class QueryReplay(NamedTuple):
-    """A replay for a query, which has no live run before it begins."""
+    """A replay for a query, which has no live run when it starts."""
 
     assignment: Which
     length: int = 0
 
 
 class Interruption(NamedTuple):
-    """That code was interrupted, and where it was by then."""
+    """The interruption of code: after how long, and where the code was."""
 
     seconds: float
     where: str
@@ -93,14 +93,14 @@ class Interruption(NamedTuple):
             message=self.message,
             type="WorkflowInterrupted",
             stack_trace=self.stack,
-            replay_blocked=True,  # tried again at once it would only hang the next worker
+            replay_blocked=True,  # a retry would only hang the next worker
             reason=DEADLINE_EXCEEDED,
             fingerprint=fingerprint,
         )
 
 
 class ThreadWatch:
-    """One thread that runs workflow code. Its runner writes `turn` and `running`, the watchdog the rest."""
+    """The watch of one thread. The runner of the code writes `turn` and `running`, the watchdog the rest."""
 
     __slots__ = ("__weakref__", "hit", "running", "striking", "thread", "turn")
 
@@ -112,7 +112,7 @@ class ThreadWatch:
         self.hit: Interruption | None = None
 
     def run(self, what: Watched, call: Callable[[], T]) -> T | Interruption:
-        """Run workflow code under the eyes of the watchdog. Where every microsecond counts, this is written out."""
+        """Run workflow code under the watchdog. `WorkerExecutor.drive` has this written out."""
         if self.running is not None:
             return call()
         self.turn += 1
@@ -131,7 +131,7 @@ class ThreadWatch:
             try:
                 hit = self.settle() or hit
             except WorkflowInterrupted:
-                continue  # it arrives where the next function is called, so that must be in here
+                continue  # the exception arrives at the next function call, so the call must be inside the `try`
         if hit is not None:
             return hit
         if error is not None:
@@ -139,7 +139,7 @@ class ThreadWatch:
         return result
 
     def settle(self) -> Interruption | None:
-        """What became of a strike, when nothing of it can arrive any more. Until then it may arrive in here."""
+        """Wait for the end of a strike and return its interruption. Until then the exception may arrive in here."""
         while self.striking:
             time.sleep(0.0001)
         _take_back(self.thread, None)
@@ -148,12 +148,12 @@ class ThreadWatch:
 
 
 class _Seen:
-    """A turn of workflow code as the watchdog has seen it so far."""
+    """What the watchdog has seen of one turn of workflow code."""
 
     def __init__(self, mark: tuple[int, int], spent: float) -> None:
         self.mark = mark
         self.spent = spent
-        self.looks = 0.0  # seconds, counted by looks: those of a process that was stopped do not count
+        self.looks = 0.0  # seconds, counted by looks, so that time in which the process was stopped does not count
         self.strikes = 0
 
 
@@ -166,7 +166,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
 
     def here(self) -> ThreadWatch:
-        """The watch of this thread."""
+        """Return the watch of this thread."""
         found: ThreadWatch | None = getattr(self._local, "watch", None)
         if found is None:
             found = self._local.watch = ThreadWatch()
@@ -207,7 +207,7 @@ class Watchdog:
         return _spent(watch) - seen.spent >= self._deadline or seen.looks >= PATIENCE * self._deadline
 
     def _interrupt(self, watch: ThreadWatch, running: Watched, seen: _Seen) -> bool:
-        """Raise the exception in that thread, if it still runs what was seen. Whether to come back soon."""
+        """Raise the exception in a thread if it still runs the same code. Returns whether to look again soon."""
         frame = sys._current_frames().get(watch.thread)  # pyright: ignore[reportPrivateUsage]
         if frame is None or _is_debugged(frame):
             return False
@@ -243,7 +243,7 @@ def _interrupt_once(watch: ThreadWatch, running: Watched, turn: int, hit: Interr
 
 
 def _interrupt_in_a_burst(watch: ThreadWatch, running: Watched, turn: int, hit: Interruption) -> None:
-    """Strike so fast that the next one meets the handler of the one before. Threads have to take turns faster for that."""
+    """Strike so fast that a strike arrives in the handler of the one before. Threads switch faster meanwhile."""
     interval = sys.getswitchinterval()
     until = time.monotonic() + BURST
     sys.setswitchinterval(1e-6)
@@ -255,7 +255,7 @@ def _interrupt_in_a_burst(watch: ThreadWatch, running: Watched, turn: int, hit: 
 
 
 def _spent(watch: ThreadWatch) -> float:
-    """Seconds of processor time of its thread; where the system does not tell, on the clock."""
+    """Return the processor time of a thread in seconds, or the clock where the system does not provide it."""
     try:
         return time.clock_gettime(time.pthread_getcpuclockid(watch.thread))
     except (AttributeError, OSError):
@@ -270,7 +270,7 @@ def _hit(frame: FrameType, seconds: float) -> Interruption:
 
 
 def _is_debugged(frame: FrameType | None) -> bool:
-    """Whether somebody has stopped the code with a debugger and looks at it."""
+    """Return whether a debugger is active, which may have stopped the code."""
     while frame is not None:
         if any(name in frame.f_code.co_filename for name in DEBUGGERS):
             return True
