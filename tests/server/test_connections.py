@@ -1,4 +1,4 @@
-"""What a connection may cost, whoever is at its other end: size, time and number are bounded, and who is signed in has room."""
+"""Limits of connections: size, time and number are bounded for every client, and authenticated clients have room."""
 
 from __future__ import annotations
 

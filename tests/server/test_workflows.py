@@ -223,4 +223,4 @@ async def test_an_id_is_reserved_before_its_run_exists(tmp_path: Path) -> None:
         assert (await api.poll())["workflow_id"] == "later"
         document = (await api.http.get("/api/openapi.json")).json()
         said = document["paths"]["/api/reservations"]["post"]
-        assert said["summary"].startswith("Make an instance id known")
+        assert said["summary"].startswith("Reserve an instance id")
