@@ -105,7 +105,7 @@ def test_a_result_that_is_not_taken_keeps_nobody_elses_back(caplog: pytest.LogCa
         ):  # without the loop: they are brought back together
             sleep(0)
         assert await later == 1
-        assert "was not taken" in caplog.text
+        assert "could not be handed over" in caplog.text
 
     with_pool(story, size=1)
 
