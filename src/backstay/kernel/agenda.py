@@ -54,7 +54,9 @@ class Agenda:
             if at > now and rule.length is not None and rule.armed(instance, id) == at:
                 length = rule.length(instance, id)
                 if at - now > length:
-                    instead = now + length if rule.again is None else rule.again(instance, id, now)
+                    instead = (
+                        now + length if rule.after_clock_change is None else rule.after_clock_change(instance, id, now)
+                    )
                     run.moved_deadlines[moment] = moved_before.setdefault((run.key, moment), instead)
         if run.moved_deadlines:
             run.agenda = [(run.moved_deadlines.get(moment, moment[0]), *moment[1:]) for moment in run.agenda]

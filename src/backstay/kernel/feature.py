@@ -56,7 +56,7 @@ class Deadline(NamedTuple):
     armed: Callable[[Instance, Any], Micros | None]
     due: Callable[[Turn, Any], None]
     length: Callable[[Instance, Any], Micros] | None = None
-    again: Callable[[Instance, Any, Micros], Micros] | None = None
+    after_clock_change: Callable[[Instance, Any, Micros], Micros] | None = None
     """When it is due instead if the clock was set back; without this rule, its length from now."""
     silence: bool = False
     """Whether it measures the silence of a worker, which may only have been unable to reach the engine."""

@@ -113,12 +113,12 @@ def claimed(turn: Turn, task: Task) -> None:
 
 
 def complete(turn: Turn, message: CompleteActivity) -> None:
-    execution = current(turn, message)
+    execution = require_current(turn, message)
     size, bound = len(message.result or b""), turn.features.limits.payload_size
     breach = over_count("payload_size", size, bound) if size > bound else message.breach
     if message.report:
         turn.created_tasks = []
-    task_id = spend(turn, execution)
+    task_id = end_lease(turn, execution)
     scheduled = execution.scheduled
     id = execution.attempt_id
     if breach is not None:
@@ -159,7 +159,7 @@ def complete(turn: Turn, message: CompleteActivity) -> None:
 
 
 def fail(turn: Turn, message: FailActivity) -> None:
-    execution = current(turn, message)
+    execution = require_current(turn, message)
     if message.gave_up:
         # The attempt is the current one. By an earlier clock it was not, so it has stopped: it counts as a lost lease.
         turn.features.lease_lost(turn, task_of(turn.instance, turn.run, execution))
@@ -172,7 +172,7 @@ def fail(turn: Turn, message: FailActivity) -> None:
         return
     if message.report:
         turn.created_tasks = []
-    task_id = spend(turn, execution)
+    task_id = end_lease(turn, execution)
     failure = message.failure
     id = execution.attempt_id
     if retryable(execution, failure):
@@ -382,7 +382,7 @@ def _worth_recording(turn: Turn, execution: Execution, progress: Progress | None
     return turn.now - last >= (min(pause, interval) if changed else interval)
 
 
-def current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
+def require_current(turn: Turn, message: CompleteActivity | FailActivity) -> Execution:
     """The execution that this attempt may end. Refused unless it is the current attempt of an open run."""
     run = turn.instance.run
     if run is None or run.run_id != message.run_id or run.closed_reason is not None:
@@ -432,7 +432,7 @@ def leased_to(task: Task, execution: Execution) -> bool:
     return task.state == "leased" and task.owner == execution.owner and task.attempt == execution.attempt
 
 
-def spend(turn: Turn, execution: Execution) -> str:
+def end_lease(turn: Turn, execution: Execution) -> str:
     """End the lease of the current attempt with its report, if its row still exists. Returns the id of the task."""
     task_id = execution.task_id
     if task_id in turn.instance.tasks:

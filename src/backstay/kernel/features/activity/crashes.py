@@ -43,7 +43,7 @@ def lost(turn: Turn, task: Task, begun: bool) -> None:
         # The row is wrong: history says which attempt is running.
         turn.put_task(task_of(turn.instance, turn.run, execution))
     elif not begun:
-        _again(turn, execution, "activity_not_delivered", execution.crashes, "never reached its worker")
+        _start_again(turn, execution, "activity_not_delivered", execution.crashes, "never reached its worker")
     else:
         _crashed(turn, execution)
 
@@ -57,7 +57,7 @@ def _crashed(turn: Turn, execution: Execution) -> None:
     crashes = execution.crashes + 1
     bound = execution.policy.max_crashes
     if crashes <= bound:
-        _again(turn, execution, "activity_crashed", crashes, "never reported: its process or worker is gone")
+        _start_again(turn, execution, "activity_crashed", crashes, "never reported: its process or worker is gone")
         return
     run = turn.run
     scheduled = execution.scheduled
@@ -91,7 +91,7 @@ def _conclusion(execution: Execution, crashes: int) -> str:
     return f"{end}{last_progress}; it may have done its work, in part or whole"
 
 
-def _again(turn: Turn, execution: Execution, reason: str, crashes: int, why: str) -> None:
+def _start_again(turn: Turn, execution: Execution, reason: str, crashes: int, why: str) -> None:
     """Close this attempt; the same task is offered for the next one."""
     pause = pause_after(crashes) if crashes > execution.crashes else 0
     scheduled = execution.scheduled

@@ -59,9 +59,9 @@ def time_out(turn: Turn, execution: Execution, kind: str) -> None:
     run = turn.run
     spelled = kind.replace("_", "-")
     message = f"activity {execution.scheduled.activity_type!r} passed its {spelled} timeout"
-    again = kind != "schedule_to_close" and in_budget(execution)
+    may_retry = kind != "schedule_to_close" and in_budget(execution)
     turn.withdraw_task(execution.task_id)
-    if again:
+    if may_retry:
         failure = Failure(message=message, exception_type="ActivityTimedOut")
         retry(turn, execution, failure, reason="activity_timed_out", timeout_kind=kind)
         return

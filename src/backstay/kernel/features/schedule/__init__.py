@@ -67,7 +67,7 @@ FEATURE = Feature(
             ScheduleTrigger: firing.trigger,
             ScheduleBackfill: firing.backfill,
         },
-        deadlines={"schedule": Deadline(firing.armed, firing.due, firing.length, firing.again)},
+        deadlines={"schedule": Deadline(firing.armed, firing.due, firing.length, firing.after_clock_change)},
     ),
     history=History(
         evolve={

@@ -75,7 +75,7 @@ def length(instance: Instance, occurrence: Micros) -> Micros:
     return (armed(instance, occurrence) or 0) - schedule.planned_at
 
 
-def again(instance: Instance, occurrence: Micros, now: Micros) -> Micros:
+def after_clock_change(instance: Instance, occurrence: Micros, now: Micros) -> Micros:
     """When the schedule fires next, counted from now, because the clock was set back."""
     schedule = of(instance.current)
     fire = None if schedule is None else next_fire(instance, schedule, now)

@@ -36,7 +36,7 @@ def _handled_failures(turn: Turn, task: Task, message: CompleteWorkflowTask) -> 
 
 
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
-    task = _required_lease(turn, message)
+    task = _require_lease(turn, message)
     commands = message.commands
     if not message.numbered and task.history_limit is None:
         commands = turn.features.infer(turn, task, commands)
@@ -85,7 +85,7 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
 
 def fail(turn: Turn, message: FailWorkflowTask) -> None:
     block = message.block
-    task = _code_hung(turn, message) if block.reason == DEADLINE_EXCEEDED else _required_lease(turn, message)
+    task = _task_of_hung_code(turn, message) if block.reason == DEADLINE_EXCEEDED else _require_lease(turn, message)
     if message.report:
         turn.created_tasks = []
     if block.type == WAITING_FOR_HISTORY and task.history_limit is None:  # an update's task lacks no history
@@ -185,14 +185,14 @@ def _apply(turn: Turn, commands: list[Command]) -> None:
         rules[type(command)].apply(turn, command)
 
 
-def _code_hung(turn: Turn, message: FailWorkflowTask) -> Task:
+def _task_of_hung_code(turn: Turn, message: FailWorkflowTask) -> Task:
     """The task of a worker whose code hung. The worker sent no heartbeats, so another worker may hold the lease and
     hang, too.
 
     The report is about the code and not about one attempt, so it counts as long as the same task is open.
     """
     try:
-        return _required_lease(turn, message)
+        return _require_lease(turn, message)
     except Refused:
         task = turn.instance.tasks.get(message.task_id)
         if task is None or task.kind != "workflow" or message.lease is not None:
@@ -202,7 +202,7 @@ def _code_hung(turn: Turn, message: FailWorkflowTask) -> Task:
         return task
 
 
-def _required_lease(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
+def _require_lease(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask) -> Task:
     run = turn.instance.run
     if run is None or run.closed_reason is not None:
         raise _closed(run, message.task_id)
