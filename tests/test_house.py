@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections import defaultdict
+import io
+import re
+import tokenize
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -121,3 +124,55 @@ def test_no_package_has_a_larger_circle_of_imports_for_types_than_it_had() -> No
 def test_circles_of_imports_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c", "d"}, "c": {"a"}, "d": {"e"}, "e": {"d"}, "f": {"a"}}
     assert cycles(graph) == [["a", "b", "c"], ["d", "e"]]
+
+
+# -- words
+
+RIDDLES = {
+    "behind": "say `after`",
+    "whoever": "name the part or the person",
+    "doings": "say what is done",
+}
+"""Words that docstrings and comments do without, and what to write instead."""
+
+PLAIN = ("left behind",)
+"""Phrases in which such a word means what every reader takes it for."""
+
+GLOSSARY = SOURCES.parent.parent / "docs" / "glossary.md"
+MOST_WORDS = 70
+
+
+def riddles(text: str) -> set[str]:
+    """The words of docstrings and comments in a source text that a reader would have to guess at."""
+    prose = [
+        token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
+    ]
+    statements = (node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+    constants = (value.value for value in statements if isinstance(value, ast.Constant))
+    prose += [value for value in constants if isinstance(value, str)]
+    found: set[str] = set()
+    for piece in prose:
+        said = " ".join(piece.lower().split())
+        for phrase in PLAIN:
+            said = said.replace(phrase, "")
+        found |= RIDDLES.keys() & set(re.findall(r"\w+", said))
+    return found
+
+
+def test_docstrings_and_comments_have_no_riddles() -> None:
+    found = {str(file.relative_to(SOURCES)): riddles(file.read_text()) for file in sorted(SOURCES.rglob("*.py"))}
+    advice = {file: {word: RIDDLES[word] for word in words} for file, words in found.items() if words}
+    assert not advice, f"say it plainly: {advice}"
+
+
+def test_riddles_are_found_in_docstrings_and_comments_and_nowhere_else() -> None:
+    assert riddles('"""Whoever\nasks."""\nx = 1  # comes behind it\n') == {"whoever", "behind"}
+    assert riddles('said = "behind"  # what was left behind\nbehind = said\n') == set()
+
+
+def test_the_glossary_has_few_words_and_each_of_them_once() -> None:
+    rows = [line.split("|")[1:3] for line in GLOSSARY.read_text().splitlines() if line.startswith("| **")]
+    words = [word for first, _ in rows for word in re.findall(r"\*\*(.+?)\*\*", first)]
+    defined = Counter(word for row in rows for cell in row for word in re.findall(r"\*\*(.+?)\*\*", cell))
+    assert 0 < len(words) <= MOST_WORDS
+    assert not [word for word, times in defined.items() if times > 1], "one word, one meaning"

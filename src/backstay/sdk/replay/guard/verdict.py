@@ -16,7 +16,7 @@ from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet
 Guard = Literal["error", "warn", "off"]
 
 # Below any of these packages the world is read or written for the sake of the process, not of the workflow: loading code
-# and what is deployed with it, showing where something happened, logging it, cleaning up behind an object that the
+# and what is deployed with it, showing where something happened, logging it, cleaning up after an object that the
 # collector met by chance.
 _MACHINERY = frozenset(
     {
