@@ -168,7 +168,7 @@ class Queries:
 
 
 def _unseen_signals(loaded: Loaded, run_id: str | None) -> bool:
-    """Whether a signal was accepted that no task of the code has seen; the code of that run, if one is named."""
+    """Whether a signal was accepted that no workflow task has seen. With a `run_id`: of that run, if it is the current one."""
     if run_id is not None and (loaded.run is None or loaded.run.run_id != run_id):
         return False
     if any(isinstance(event, SignalReceived) for event, _ in loaded.row.buffered_events):
