@@ -33,7 +33,7 @@ class CallBatcher:
         """Send a call and return the server's answer. Raises `Lost` if none comes."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            # What waited on a loop that has ended waits no more.
+            # Calls that waited on a loop that has ended are gone with it.
             self._loop, self._out, self._gathered = loop, 0, []
         self._out += 1
         try:

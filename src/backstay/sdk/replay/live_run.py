@@ -184,7 +184,7 @@ class LiveRun:
         """Set the code's time to that of the event that it is about to react to."""
         decided = entry.context.decided_after
         if decided is not None and not seen_by_next_task(entry.event):
-            # Live code got there inside its task, before it was recorded: at the time of what it had seen.
+            # Live code got there inside its task, before this event was recorded, at the time of an earlier one.
             self.replaying = decided <= cursor
         else:
             self.now = entry.at

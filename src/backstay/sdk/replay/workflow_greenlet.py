@@ -193,7 +193,7 @@ def give_up(greenlet: WorkflowGreenlet) -> None:
                 greenlet.throw(Evicted)
             except BaseException:
                 return  # the code raised an error of its own; its run is dropped either way
-    # Code that swallows its own end twice would do so for ever. Kept, so that nothing is thrown into it again.
+    # Code that catches its own end twice would do so for ever. It is kept, so that nothing is thrown into it again.
     if not greenlet.dead and greenlet.job is not None and greenlet not in pools.quarantine:
         pools.quarantine.append(greenlet)
 

@@ -194,7 +194,7 @@ class Registry:
         for finding in findings:
             if finding.severity == "error" or self.guard == "error":
                 raise DefinitionError(str(finding))
-            # Where the finding is, and not where it is registered: for a link in an editor, and for filters by module.
+            # At the place of the finding, not of the registration, for links in editors and filters by module.
             module = definition.entry.__globals__
             warnings.warn_explicit(
                 finding.message,

@@ -1,4 +1,4 @@
-"""What a definition's source says: its fingerprint, its change ids, and whether it may run as a workflow.
+"""Reads the source of a definition: its fingerprint, its change ids, and whether it may run as a workflow.
 
 Nothing here runs the definition, and nothing here imports the rest of the SDK: primitives are passed in as objects.
 Importing this package is cheap; the parser is loaded by the first call.

@@ -51,7 +51,7 @@ class _Ids(ScopeVisitor):
 
 
 def literal_waits(obj: object, waits: Collection[object], channel: type[Any]) -> list[Any]:
-    """What the definition waits for by name: literal names, and channels found by theirs; in the order of the source."""
+    """Return the signals that a definition waits for by a literal name or by a channel, in the order of the source."""
     found: dict[Any, None] = {}
     for source in _sources(obj):
         reader = _Waits(source, waits, channel)

@@ -1,4 +1,4 @@
-"""The source check at registration: what would make a replay of this workflow differ, each with what to write instead.
+"""The source check at registration: it finds what would make a replay of a workflow differ, and says what to write instead.
 
 It reads the definition, the plain functions of the same top package it mentions, and theirs. It reports only what it
 can trace to an object, so silence is no proof; a definition without source has no findings.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Severity = Literal["error", "warning"]
 
-# Wrong whatever the author meant; everything else may be harmless in this one place.
+# Always wrong; any other finding may be harmless where it is.
 _ALWAYS_WRONG = frozenset({"generator", "awaited-blocking"})
 _CO_GENERATOR = 0x20 | 0x200  # a generator, an async generator: the bits `inspect` names, without importing it
 
@@ -76,7 +76,7 @@ def check(
 
 
 def _beginning(obj: object) -> tuple[list[Source], str]:
-    """What to read first, and the package that may be followed from there."""
+    """Return the functions to read first, and the package whose functions are read after them."""
     from backstay.sdk.replay.source.locate import function_source, home, methods, plain_function
     from backstay.sdk.replay.source.visit import is_activity
 

@@ -51,7 +51,7 @@ def change_ids(obj: object, markers: Collection[object] = ()) -> list[str]:
 
 
 def waited_signals(obj: object, waits: Collection[object], channel: type[Any]) -> list[Any]:
-    """The signals that the definition waits for, as far as its source names them: text, or `channel` objects."""
+    """Return the signals that a definition waits for, as far as its source names them: text, or `channel` objects."""
     from backstay.sdk.replay.source.changes import literal_waits
 
     return literal_waits(obj, waits, channel)

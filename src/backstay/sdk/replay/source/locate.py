@@ -22,7 +22,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class Source(Struct, frozen=True):
-    """One function as written, with what its free names mean."""
+    """One function as written, with the meaning of its free names."""
 
     node: FunctionNode
     file: str
@@ -31,7 +31,7 @@ class Source(Struct, frozen=True):
 
 
 def plain_function(obj: object) -> FunctionType | None:
-    """The function under decorators, bound methods, partials and callable objects."""
+    """Return the function inside decorators, bound methods, partials and callable objects."""
     for _ in range(100):  # a `__wrapped__` that leads back to itself must not hang a registration
         inner = _wrapped(obj)
         if inner is None:
@@ -64,7 +64,7 @@ def class_node(cls: type) -> ast.ClassDef | None:
 
 
 def methods(cls: type) -> list[tuple[object, Source]]:
-    """Every function written in the bodies of the class and of its ancestors at home, with the member it became.
+    """Return every function in the bodies of a class and of its base classes of the same package, with its member.
 
     Read from the tree, so that a member is seen whatever its decorator made of it.
     """
@@ -81,13 +81,13 @@ def methods(cls: type) -> list[tuple[object, Source]]:
 
 
 def own_classes(cls: type) -> list[type]:
-    """The class and its ancestors of the same home; a library's base class changes with its release, not with ours."""
+    """Return a class and its base classes of the same package; those of a library change with the library's release."""
     at = home(cls.__module__)
     return [c for c in cls.__mro__ if home(c.__module__) == at]
 
 
 def home(module: str) -> str:
-    """The top package a module belongs to; a script is its own home, by file."""
+    """Return the top package of a module; a script stands for itself, by its file."""
     if module == "__main__":
         main = sys.modules["__main__"]
         spec = main.__spec__
@@ -98,7 +98,7 @@ def home(module: str) -> str:
 
 
 def first_line(node: FunctionNode | ast.ClassDef) -> int:
-    """Where the compiler says a definition starts: at its first decorator."""
+    """Return the line where a definition starts for the compiler: that of its first decorator."""
     if isinstance(node, ast.Lambda) or not node.decorator_list:
         return node.lineno
     return min(d.lineno for d in node.decorator_list)
@@ -173,7 +173,7 @@ def _find(file: str, names: dict[str, Any], look: Callable[[_Index], T | None]) 
 
 
 def _parse(file: str, names: dict[str, Any], known: _Index | None = None) -> _Index | None:
-    """The index of the file, or none when there is nothing to read, or nothing new."""
+    """Return the index of a file, or None if it cannot be read or has not changed."""
     text = "".join(linecache.getlines(file, names))
     if not text or (known and known.text == text):
         return None
@@ -206,7 +206,7 @@ def _cells(function: FunctionType) -> dict[str, object]:
 
 
 def _files(cls: type, codes: list[CodeType]) -> list[str]:
-    """Where the class may be written: its module's file first, since generated methods name files that do not exist."""
+    """Return the files that may define a class, that of its module first: generated methods name files that do not exist."""
     file = _module_globals(cls.__module__).get("__file__")
     return [*([file] if isinstance(file, str) else []), *dict.fromkeys(code.co_filename for code in codes)]
 

@@ -1,4 +1,4 @@
-"""What a name means where it is written: the object it will find at run time, without running anything.
+"""Resolves names in source to the objects that they will mean at run time, without running anything.
 
 Locals and parameters mean nothing known, so a parameter called `datetime` is never taken for the module. Attributes are
 looked up statically: no property, descriptor or `__getattr__` of the author's classes runs.
@@ -32,7 +32,7 @@ class InstanceOf(Struct, frozen=True):
 
 
 class Unloaded(Struct, frozen=True):
-    """A thing of a module that a local import names and nobody has imported yet."""
+    """A name from a module that a local import names and that is not loaded yet."""
 
     path: str
 
@@ -107,7 +107,7 @@ def module(path: str) -> Ref:
 
 
 class ScopeVisitor(ast.NodeVisitor):
-    """A walk through one function that always knows what names mean. Annotations are not read: they do not run."""
+    """Visits one function and knows the meaning of names at each place. Annotations are not read, because they do not run."""
 
     def __init__(self, source: Source) -> None:
         self.scope = Scope(source)
@@ -182,7 +182,7 @@ def _static(cls: type, attr: str) -> Ref | None:
 
 
 def _bindings(node: FunctionNode | ast.ClassDef, package: str) -> Frame:
-    """The names a scope binds itself. An import keeps its meaning unless the name is also bound some other way."""
+    """Return the names that a scope binds. An import keeps its meaning unless the name is also bound in another way."""
     bound: Frame = {}
     elsewhere: set[str] = set()
     body: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)

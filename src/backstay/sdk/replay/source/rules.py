@@ -1,4 +1,4 @@
-"""What must not be called inside a workflow, and what to call instead.
+"""The rules of the source check: what must not be called inside a workflow, and what to call instead.
 
 A thing is forbidden by name (`time.time`), by the module it comes from (`subprocess`), or as a method of a shared
 random generator. Names become objects when a check begins, so that an alias is caught and a namesake is not.
@@ -113,7 +113,7 @@ class Table:
                 self._paths[id(ref.value)] = path
 
     def path(self, ref: Ref | None) -> str | None:
-        """The name a forbidden thing goes by in its own module."""
+        """Return the name of a forbidden object in its own module."""
         match ref:
             case KnownValue(value=value):
                 return self._paths.get(id(value))
@@ -123,7 +123,7 @@ class Table:
                 return None
 
     def calling(self, ref: Ref | None, arguments: int) -> Rule | None:
-        """The rule that a call with so many arguments breaks."""
+        """Return the rule that a call with this many arguments breaks."""
         path = self.path(ref)
         if path is not None:
             return None if arguments >= PURE_FROM.get(path, arguments + 1) else NAMED[path]
@@ -140,11 +140,11 @@ class Table:
                 return None
 
     def asking(self, ref: Ref | None) -> Rule | None:
-        """The rule that any method of this object breaks: a generator kept by a module, which all runs share."""
+        """Return the rule that any method of this object breaks: a random generator of a module, which all runs share."""
         return RANDOM if isinstance(ref, KnownValue) and isinstance(ref.value, random.Random) else None
 
     def entering(self, ref: Ref | None) -> Rule | None:
-        """The rule that `with` on this breaks: a lock kept by a module, a client, a pool."""
+        """Return the rule that `with` on this object breaks: a lock of a module, a client, a pool."""
         return _of_module(_module_of(ref.value)) if isinstance(ref, KnownValue) else None
 
 

@@ -1,4 +1,4 @@
-"""The source check of one function: every place that would make a replay differ, or that cannot be meant.
+"""The source check of one function: it finds every place that would make a replay differ or that must be a mistake.
 
 It sees what is written in this body, closures and inner functions included; functions of the same home that the body
 mentions are handed back to be read in their turn. Closures given to a recording primitive run outside the rules.
@@ -169,7 +169,7 @@ class Visit(ScopeVisitor):
             self._offend(rule, _text(node), node)
 
     def _consume(self, node: ast.Call, ref: Ref | None) -> None:
-        """What a call does with the order of its arguments."""
+        """Note whether a call depends on the order of its arguments."""
         if isinstance(ref, KnownValue) and any(ref.value is f for f in _IGNORES_ORDER):
             self._unordered.update(arg for arg in node.args if isinstance(arg, ast.GeneratorExp))
         elif (isinstance(ref, KnownValue) and any(ref.value is f for f in _BUILDS_SEQUENCE)) or _joins(node.func):
