@@ -14,7 +14,7 @@ ANSWER = 30.0
 def asked(
     server: ServerAt, method: str, path: str, body: dict[str, Any] | None = None, *, namespace: str | None = None
 ) -> dict[str, Any]:
-    """The answer of the route; `Problem` if it refuses or if the server cannot be reached."""
+    """The answer of the route; `CliError` if it refuses or if the server cannot be reached."""
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 

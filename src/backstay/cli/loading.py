@@ -64,7 +64,7 @@ def check(file: Path) -> None:
 
 
 def load(file: Path) -> Program:
-    """Import the file and find what it defines. `Problem` if it cannot be imported or defines something wrongly."""
+    """Import the file and find what it defines. `CliError` if it cannot be imported or defines something wrongly."""
     check(file)
     name, root = module_name(file)
     with _errors_of(file, root):

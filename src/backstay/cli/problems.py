@@ -45,7 +45,7 @@ def waiting_for(what: str) -> Generator[None]:
 
 @contextmanager
 def as_problems() -> Generator[None]:
-    """Turn errors of the store, the engine and the client into a `Problem`."""
+    """Turn errors of the store, the engine and the client into a `CliError`."""
     from backstay.kernel.event import HistoryDamaged
     from backstay.kernel.message import Refused
     from backstay.sdk.errors import RequestRefused, ScheduleNotFound, ServerError, WorkflowNotFound

@@ -107,7 +107,7 @@ class Signature:
         if (named := _named_in(args[-1])) is not None:
             return args[:-1], named
         if self._rest is None:
-            # One who checked the call against the contract sends those by name in its order, too.
+            # A server that checked the call against the contract sends named arguments in its order, too.
             own = len(self._positional)
             beyond = dict(zip(self._by_name, args[own:], strict=False))
             return args[:own] + args[own + len(beyond) :], beyond

@@ -24,7 +24,7 @@ def name_of(target: type | str) -> str:
 
 
 def module_of(fn: object) -> Namespace | None:
-    """The globals of the module that a function stands in, below whatever else decorates it."""
+    """The globals of the module that a function stands in, below any other decorators."""
     plain = unwrap(fn) if callable(fn) else None
     return plain.__globals__ if isinstance(plain, FunctionType) else None
 

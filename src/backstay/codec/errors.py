@@ -64,5 +64,5 @@ def _step(step: int | str) -> str:
 
 
 def mismatch(problem: str) -> PayloadError:
-    """A value that is not what its annotation says."""
+    """The error of a value that does not fit its annotation."""
     return PayloadError("value_mismatch", problem)

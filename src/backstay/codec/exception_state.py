@@ -109,7 +109,7 @@ def _args_as_annotated(cls: type[Exception], failure: Failure) -> tuple[Any, ...
     try:
         return tuple(Signature(cls.__init__, drop_self=True).unpack(failure.details)[0])
     except (PayloadError, ValueError):
-        return None  # they are not what it takes; ValueError is a builtin __init__ without a signature
+        return None  # its __init__ does not take them; ValueError: a builtin __init__ without a signature
 
 
 def _attributes(exc: BaseException) -> Iterator[tuple[type, str, object]]:

@@ -38,7 +38,7 @@ class Restored(Struct, frozen=True):
 
 
 class RemoteFailure(Exception):
-    """A failure of a runtime whose classes we do not have, with what is stable across languages."""
+    """A failure of a runtime whose classes we do not have, with the parts that are stable across languages."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -129,7 +129,7 @@ class Exceptions:
         self._classes.include(module)
 
     def failure(self, exc: BaseException, depth: int = 0) -> Failure:
-        """What history keeps of `exc`: the stable surface, what it is restored from, and where it was raised."""
+        """The failure that history keeps of `exc`: its stable parts, the state it is restored from, and where it was raised."""
         if isinstance(exc, RemoteFailure):
             return exc.failure
         details = details_of(exc)
@@ -219,7 +219,7 @@ class Exceptions:
 
 
 def exception_payload(error: BaseException, *, diagnostics: bool = False) -> dict[str, Any]:
-    """What is stable of an error across languages and releases, to log or send on.
+    """The parts of an error that are stable across languages and releases, to log or send on.
 
     Class, file, line and traceback are of one runtime and one release: they come along, in an envelope of their own, only if
     they are asked for.

@@ -23,12 +23,12 @@ def _hint(name: str, annotation: Any, function: Any) -> Any:
     alone = SimpleNamespace(__annotations__={name: annotation})
     try:
         return typing.get_type_hints(alone, getattr(function, "__globals__", {}), include_extras=True)[name]
-    except Exception:  # the same; one that cannot be told wants anything
+    except Exception:  # the same; an annotation that cannot be read takes anything
         return Any
 
 
 def _function(target: Any) -> Any:
-    """What the annotations stand on: the function in a wrapper, a partial or a callable object."""
+    """The function that has the annotations, in a wrapper, a partial or a callable object."""
     inner: Any = target.func if isinstance(target, functools.partial) else inspect.unwrap(target)
     if inner is not target:
         return _function(inner)

@@ -1,4 +1,4 @@
-"""What every blob begins with and how it goes on: the frame of the one schema, `durable_workflow.protocol.Value`.
+"""The frame that every blob begins with, and its one schema, `durable_workflow.protocol.Value`.
 
 A Value is a branch byte, then its content. Branches are numbered in the order of the schema and written zig-zag, hence
 even.

@@ -15,7 +15,7 @@ from backstay.codec.writer import encode
 
 
 def dumps(value: object) -> bytes:
-    """The blob of any supported value; `PayloadError` names the path of what is not."""
+    """The blob of any supported value; `PayloadError` names the path of an unsupported part."""
     return encode(value, plain)
 
 
