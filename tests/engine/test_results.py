@@ -295,6 +295,8 @@ def test_an_engine_that_is_closed_while_it_checks_for_waiters_leaves_no_task() -
         app.engine.waiters.check_all()
         await checking.wait()
         await app.close()
+        for _ in range(3):  # a cancelled task ends with the next turns of the loop
+            await asyncio.sleep(0)
         assert {task.get_name() for task in asyncio.all_tasks()}.isdisjoint({"backstay-watch"})
 
     asyncio.run(story())

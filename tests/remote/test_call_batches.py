@@ -35,13 +35,13 @@ def _anew() -> None:
 
 async def test_many_calls_share_few_requests_and_each_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
-    take = call_batches.CallBatch.take
+    take = call_batches.CallBatch.begin
 
     def counting(self: call_batches.CallBatch, asked: list[calls.BatchedCall]) -> None:
         sizes.append(len(asked))
         take(self, asked)
 
-    monkeypatch.setattr(call_batches.CallBatch, "take", counting)
+    monkeypatch.setattr(call_batches.CallBatch, "begin", counting)
     async with remote(noted, note) as app:
         results = await asyncio.gather(*(app.execute(noted, f"n{n}", n) for n in range(60)))
         assert results == [n * 2 for n in range(60)]

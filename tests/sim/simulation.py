@@ -20,7 +20,7 @@ from backstay.kernel.features.schedule import firing
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
-from backstay.sdk.worker import executor
+from backstay.sdk.worker import slow_code
 from backstay.store import StoreError
 
 from . import programs
@@ -531,9 +531,9 @@ def _world(sim: Simulation) -> Iterator[None]:
     level, propagate, handlers = logger.level, logger.propagate, logger.handlers
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)
-    kept = notices.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER
+    kept = notices.NOTICE, recovery.TAKE_OVER, slow_code.SLOW, firing.ROLL_OVER
     notices.NOTICE, recovery.TAKE_OVER = 5 * SECOND, 4 * SECOND  # type: ignore[misc]
-    executor.SLOW = math.inf
+    slow_code.SLOW = math.inf
     firing.ROLL_OVER = 30  # type: ignore[misc]
     programs.ledger.__init__()  # type: ignore[misc]
     faults = sim.faults
@@ -542,7 +542,7 @@ def _world(sim: Simulation) -> Iterator[None]:
     try:
         yield
     finally:
-        notices.NOTICE, recovery.TAKE_OVER, executor.SLOW, firing.ROLL_OVER = kept  # type: ignore[misc]
+        notices.NOTICE, recovery.TAKE_OVER, slow_code.SLOW, firing.ROLL_OVER = kept  # type: ignore[misc]
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
 

@@ -73,7 +73,6 @@ class Node:
     async def close(self) -> None:
         """Stop, and free the database. Decisions that are not on disk are lost: `Engine.drain` waits for them before."""
         self.stop()
-        await self.engine.waiters.closed()
         if self._commits is not None:
             self._commits.close()
         if self._relaxed:

@@ -148,11 +148,6 @@ class Waiters:
         for task in self._checks:
             task.cancel()
 
-    async def closed(self) -> None:
-        """Wait until the checks that `close` has cancelled are over. A task that is left pending outlives its event loop."""
-        if self._checks:
-            await asyncio.wait(self._checks)
-
     # -- checking the database
 
     def check(self, key: int, topic: str) -> None:

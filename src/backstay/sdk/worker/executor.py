@@ -39,11 +39,12 @@ from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.queries import answer_from, answer_on
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.replay.workflow_greenlet import hidden_loop
+from backstay.sdk.worker import slow_code
 from backstay.sdk.worker.activities import ActivityRunner
 from backstay.sdk.worker.host import Host
 from backstay.sdk.worker.local_activities import LocalRunner
 from backstay.sdk.worker.registry import Registry
-from backstay.sdk.worker.slow_code import SLOW, SlowCode
+from backstay.sdk.worker.slow_code import SlowCode
 from backstay.sdk.worker.watchdog import Interruption, QueryReplay, ThreadWatch, Watchdog
 
 log = logging.getLogger("backstay.worker")
@@ -225,7 +226,7 @@ class WorkerExecutor:
             except WorkflowInterrupted:
                 continue
         spent = clock() - began
-        if suspected is not None or spent > SLOW:
+        if suspected is not None or spent > slow_code.SLOW:
             self._slow_code.judge(assignment.workflow_type, suspected, spent, len(events))
 
     def watch(self) -> ThreadWatch:
