@@ -27,7 +27,7 @@ from backstay import (
     workflow,
 )
 from backstay.sdk.errors import WorkflowInterrupted
-from backstay.sdk.worker.executor import WorkerExecutor
+from backstay.sdk.worker.slow_code import SlowCode
 from backstay.sdk.worker.watchdog import Interruption, QueryReplay, ThreadWatch, Watchdog
 
 from .kit import blocked, eventually, evicting, memory
@@ -314,7 +314,7 @@ async def test_a_long_replay_is_no_hanging_code(monkeypatch: pytest.MonkeyPatch)
                 pass
         return 8
 
-    monkeypatch.setattr(WorkerExecutor, "_judge", lambda *_: None)  # it stays on this thread
+    monkeypatch.setattr(SlowCode, "judge", lambda *_: None)  # it stays on this thread
     async with evicting(many, quick, workflow_deadline=deadline) as app:
         assert await app.execute(many, "many") == 8
 
