@@ -13,7 +13,7 @@ from backstay.store.sql import number
 
 
 def select_runs(select: str, where: RunFilter) -> Clause:
-    statement, parameters = listing.select_runs(select, where, _label, _search)
+    statement, parameters = listing.select_runs(select, where, _label, _search, "namespace || ''")
     return number(statement), parameters
 
 

@@ -7,7 +7,7 @@ from backstay.store.listing import Clause
 
 
 def select_runs(select: str, where: RunFilter) -> Clause:
-    return listing.select_runs(select, where, _label, _search)
+    return listing.select_runs(select, where, _label, _search, "+namespace")
 
 
 def _label(key: str, value: str) -> Clause:
