@@ -71,12 +71,12 @@ def run_detail(
     done = activities(history)
     waiting = held.waits if held else waits(history, row)
     wake = held.next_wake if held else None
-    family = lineage(history, row.number, chain)
+    tasks = [view.task for view in held.tasks] if held else []
     return {
         "commands": [plain(command) for command in commands],
         "signals": [plain(view) for view in (held.signals if held else signals(history, commands))],
         "updates": [plain(view) for view in (held.updates if held else updates(history))],
-        "waits": [plain(view) | AUTHORITY for view in waiting],
+        "waits": waits_view(row, history, tasks),
         "tasks": [
             *(shown_task(view, row.run_id, done) for view in (held.tasks if held else [])),
             *(missing_task(task, row.run_id, done) for task in (held.missing_tasks if held else [])),
@@ -84,8 +84,28 @@ def run_detail(
         ],
         "timeline": timeline(history, row.run_id),
         "activities": [shown_activity(view) for view in done],
-        "timers": [shown_timer(view) for view in timers(history, row, wake)],
+        "timers": timers_view(row, history, wake),
         "failures": [plain(view) for view in failures(history, row.run_id)],
+        **lineage_view(row, history, chain),
+    }
+
+
+def waits_view(row: RunRow, history: Iterable[Recorded], tasks: Iterable[Task]) -> list[dict[str, Any]]:
+    """All waits of a run, open ones first. `tasks`: the task rows of the run."""
+    return [plain(view) | AUTHORITY for view in waits(history, row)]
+
+
+def timers_view(row: RunRow, history: Iterable[Recorded], wake: Micros | None) -> list[dict[str, Any]]:
+    """The timers of a run by step. `wake`: the next wake of its instance, None for an older run."""
+    return [shown_timer(view) for view in timers(history, row, wake)]
+
+
+def lineage_view(
+    row: RunRow, history: Iterable[Recorded], chain: Mapping[str, RunRow]
+) -> dict[str, list[dict[str, Any]]]:
+    """The links of a run, under `parents` and `children`. `chain`: the runs before and after it, by run id."""
+    family = lineage(history, row.number, chain)
+    return {
         "parents": [shown_link(link) for link in family.parents],
         "children": [shown_link(link) for link in family.children],
     }
