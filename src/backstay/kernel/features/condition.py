@@ -96,10 +96,11 @@ class ConditionWaitCancelled(ConditionWait, frozen=True, kw_only=True, omit_defa
 
 
 class Conditions:
-    __slots__ = ("open",)
+    __slots__ = ("open", "since")
 
     def __init__(self) -> None:
         self.open: dict[int, ConditionWaitOpened] = {}
+        self.since: dict[int, Micros] = {}  # when each of them was opened
 
 
 def valid_key(key: str) -> bool:
@@ -239,14 +240,18 @@ def _is_same_wait(wait: ConditionWaitOpened, command: Command) -> bool:
 
 
 def _opened(run: Run, event: ConditionWaitOpened, entry: Recorded) -> None:
-    run.part(Conditions).open[event.sequence] = event
+    conditions = run.part(Conditions)
+    conditions.open[event.sequence] = event
+    conditions.since[event.sequence] = clock(entry)
     groups.join(run, event.sequence, event.parallel_group_path, _WAIT)
 
 
 def _resolved(
     run: Run, event: ConditionWaitSatisfied | ConditionWaitTimedOut | ConditionWaitCancelled, entry: Recorded
 ) -> None:
-    run.part(Conditions).open.pop(event.sequence, None)
+    conditions = run.part(Conditions)
+    conditions.open.pop(event.sequence, None)
+    conditions.since.pop(event.sequence, None)
     cancelled = isinstance(event, ConditionWaitCancelled)
     groups.leave(run, event.sequence, event.parallel_group_path, not cancelled, clock(entry), cancelled=cancelled)
 

@@ -40,16 +40,19 @@ class UnhandledFailure(Struct, frozen=True, kw_only=True):
 
 
 class Failures:
-    """The failures of steps that the code has not handled yet."""
+    """The failures of steps that the code has not handled yet, and how many failures there were in all."""
 
-    __slots__ = ("raised",)
+    __slots__ = ("count", "raised")
 
     def __init__(self) -> None:
+        self.count = 0
         self.raised: dict[str, UnhandledFailure] = {}
 
 
 def remember(run: Run, raised: UnhandledFailure) -> None:
-    run.part(Failures).raised[raised.failure_id] = raised
+    failures = run.part(Failures)
+    failures.count += 1
+    failures.raised[raised.failure_id] = raised
 
 
 def unhandled_until(run: Run, seen: int) -> list[str]:

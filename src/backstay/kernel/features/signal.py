@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from backstay.kernel import contract
 from backstay.kernel.command import Command, StepCommand
-from backstay.kernel.event import Context, Event, Recorded, StepEvent
+from backstay.kernel.event import Context, Event, Recorded, StepEvent, clock
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle, Shape, nothing_to_check
 from backstay.kernel.features import timer
 from backstay.kernel.features.condition import check_timeout
@@ -34,7 +34,7 @@ from backstay.kernel.message import Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Resume, Task
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import CODEC, signal_id, signal_wait_id
+from backstay.kernel.values import CODEC, Micros, signal_id, signal_wait_id
 from backstay.kernel.words import About, Phrase, Story, Words
 
 
@@ -104,9 +104,10 @@ class ReceivedSignal(Struct, frozen=True):
 
 
 class Signals:
-    __slots__ = ("received", "waits")
+    __slots__ = ("received", "since", "waits")
 
     def __init__(self) -> None:
+        self.since: dict[int, Micros] = {}  # when each wait was opened
         self.received: dict[str, ReceivedSignal] = {}  # not applied yet, oldest first
         self.waits: dict[int, SignalWaitOpened] = {}  # one whose timeout has fired is removed when the next opens
 
@@ -309,7 +310,9 @@ def _opened(run: Run, event: SignalWaitOpened, entry: Recorded) -> None:
     signals = run.part(Signals)
     if signals.waits:
         signals.waits = {wait.sequence: wait for wait in open_waits(run)}
+        signals.since = {step: at for step, at in signals.since.items() if step in signals.waits}
     signals.waits[event.sequence] = event
+    signals.since[event.sequence] = clock(entry)
 
 
 def _cancelled(run: Run, event: SignalWaitCancelled, entry: Recorded) -> None:

@@ -17,6 +17,7 @@ from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lifecycle
 from backstay.kernel.features import signal
+from backstay.kernel.features.failures import Failures
 from backstay.kernel.features.instance_commands import (
     NamedCommand,
     Rejection,
@@ -292,6 +293,8 @@ def _accepted(run: Run, event: UpdateAccepted, entry: Recorded) -> None:
 
 def _completed(run: Run, event: UpdateCompleted, entry: Recorded) -> None:
     accepted = run.part(Updates).pending.pop(event.update_id, None)
+    if event.failure_id is not None:
+        run.part(Failures).count += 1
     if accepted is not None and run.own_task_events and run.own_task_events[0][0] == accepted.sequence:
         run.own_task_events.pop(0)
 

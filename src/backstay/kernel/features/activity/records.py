@@ -157,6 +157,7 @@ class Execution:
         "attempt_id",
         "close_deadline",
         "crashes",
+        "error",
         "heard_at",
         "heartbeat_at",
         "lease_until",
@@ -193,6 +194,7 @@ class Execution:
         self.progress: Progress | None = None
         self.crashes = 0  # attempts in a row that never reported
         self.reached: Progress | None = None  # the farthest progress of attempts that crashed
+        self.error: str | None = None  # of the last attempt that failed
         self.heartbeat_at: Micros | None = None
         self.heard_at: Micros | None = None
         self.close_deadline: Micros | None = None
@@ -271,6 +273,7 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
     elif execution.progress is not None and _farther(execution.progress, execution.reached):
         execution.reached = execution.progress
     execution.crashes = event.crashes
+    execution.error = event.message
     execution.since = clock(entry)
     execution.retry_at = event.retry_available_at
     execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)

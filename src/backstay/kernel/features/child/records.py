@@ -180,10 +180,11 @@ class Child:
     child's start if a group holds it back.
     """
 
-    __slots__ = ("run_id", "run_number", "scheduled", "signals")
+    __slots__ = ("run_id", "run_number", "scheduled", "signals", "since")
 
-    def __init__(self, scheduled: ChildWorkflowScheduled) -> None:
+    def __init__(self, scheduled: ChildWorkflowScheduled, since: Micros) -> None:
         self.scheduled = scheduled
+        self.since = since
         self.run_id = scheduled.child_workflow_run_id
         self.run_number = 1
         self.signals: dict[int, ChildSignalSent | ChildSignalSentByUpdate] = {}
@@ -218,7 +219,7 @@ def identity(child: Child) -> dict[str, Any]:
 
 def scheduled(run: Run, event: ChildWorkflowScheduled, entry: Recorded) -> None:
     children = run.part(Children)
-    child = children.open[event.sequence] = Child(event)
+    child = children.open[event.sequence] = Child(event, clock(entry))
     children.steps[event.child_call_id] = event.sequence
     groups.join(run, event.sequence, event.parallel_group_path, child)
 
