@@ -2,9 +2,11 @@
 drop index run_status;
 create index run_status on run (namespace, status, key);
 create index run_type on run (namespace, workflow_type, key);
-create index run_closed on run (namespace, closed_at) where closed_at is not null;
+create index run_closed on run (namespace, closed_at, key) where closed_at is not null;
 drop index run_business_key;
-create index run_business_key on run (namespace, business_key) where business_key is not null;
+create index run_business_key on run (namespace, business_key, key) where business_key is not null;
+drop index run_workflow;
+create index run_workflow on run (workflow, key);
 
 create table workflow_run_summaries (
   run bigint primary key,
@@ -37,8 +39,11 @@ create table workflow_run_summaries (
   body bytea not null
 );
 
-create index summary_state on workflow_run_summaries (namespace, state, queue, task_kind, task_type, build);
+create index summary_state on workflow_run_summaries (namespace, state, run);
+create index summary_cause on workflow_run_summaries (namespace, attention, run) where attention is not null;
 create index summary_attention on workflow_run_summaries (namespace, attention, since) where attention is not null;
+create index summary_ready on workflow_run_summaries (namespace, queue, task_kind, task_type, build, run)
+  where state = 'ready';
 create index summary_sort on workflow_run_summaries (namespace, sort_timestamp, run_id);
 
 create table workflow_run_waits (

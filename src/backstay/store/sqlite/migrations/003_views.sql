@@ -39,8 +39,11 @@ create table workflow_run_summaries (
   body blob not null
 ) strict;
 
-create index summary_state on workflow_run_summaries (namespace, state, queue, task_kind, task_type, build);
+-- In the order of keys within a state, or a cause of attention, as lists are; and what is ready by who could take it.
+create index summary_state on workflow_run_summaries (namespace, state);
+create index summary_cause on workflow_run_summaries (namespace, attention) where attention is not null;
 create index summary_attention on workflow_run_summaries (namespace, attention, since) where attention is not null;
+create index summary_ready on workflow_run_summaries (namespace, queue, task_kind, task_type, build) where state = 'ready';
 create index summary_sort on workflow_run_summaries (namespace, sort_timestamp, run_id);
 
 -- The entries of a run's views, many of them in one row: `position` counts the rows of a run, `entries` those inside.
