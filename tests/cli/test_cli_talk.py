@@ -120,6 +120,42 @@ def test_the_operators_commands(office: Place) -> None:
     assert (again.returncode, "has ended" in again.stderr) == (2, True)
 
 
+CARRIER = """
+from pathlib import Path
+
+from backstay import activity, workflow
+
+
+@activity(retries=20, backoff="1h")
+def carrier() -> str:
+    if not Path("carrier.up").exists():
+        raise ConnectionError("no answer")
+    return "shipped"
+
+
+@workflow
+def shipping() -> str:
+    return carrier()
+"""
+
+
+def test_an_activity_that_backs_off_is_tried_again_now(place: Place) -> None:
+    place.write("carrier.py", CARRIER)
+    dev = place.dev("carrier.py")
+    dev.wait("ready")
+    place.ask("start", "carrier.py:shipping", "s-1")
+    dev.wait("again in 1 h")
+    place.write("carrier.up", "")
+    wrong = place.dw("retry-now", "s-1", "--activity", "elsewhere-1")
+    assert (wrong.returncode, "no such activity" in wrong.stderr) == (2, True), wrong.stderr
+    done = place.ask("retry-now", "s-1", "--reason", "it is back").stdout
+    assert done == "s-1: its next attempt is due now\n"
+    dev.wait("s-1  shipping completed")
+    assert "carrier is tried again now" in place.ask("history", "s-1").stdout
+    again = place.dw("retry-now", "s-1")
+    assert (again.returncode, "has ended" in again.stderr) == (2, True)
+
+
 def test_mistakes_are_said_in_one_line(office: Place) -> None:
     office.ask("start", "office.py:Expense", "e-1")
     for arguments, code, says in [
@@ -150,7 +186,7 @@ def test_mistakes_are_said_in_one_line(office: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["signal", "update", "query", "cancel", "terminate", "pause", "unpause", "archive", "repair"]
+    "name", ["signal", "update", "query", "cancel", "terminate", "pause", "unpause", "retry-now", "archive", "repair"]
 )
 def test_every_command_helps_with_examples(name: str, place: Place) -> None:
     helped = place.ask(name, "--help").stdout

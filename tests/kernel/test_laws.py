@@ -52,6 +52,7 @@ from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.pause import Pause, Paused, Unpause
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.repair import Repair
+from backstay.kernel.features.retry_now import RetryNow
 from backstay.kernel.features.search import UpsertSearchAttributes
 from backstay.kernel.features.side_effect import RecordSideEffect
 from backstay.kernel.features.signal import (
@@ -86,7 +87,7 @@ from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Lease, Task
-from backstay.kernel.values import LEASE, SECOND, run_of, signal_id
+from backstay.kernel.values import LEASE, SECOND, execution_id, run_of, signal_id
 
 from .deciding import Decided
 from .given import TALKING, Flow, started
@@ -230,7 +231,7 @@ CALM += ["start", "stale", "break", "renew", "release", "offer", "reconcile"]
 CALM += ["signal"] * 5 + ["update"] * 4 + ["both", "both", "pause", "unpause", "unpause", "stop", "archive", "repair"]
 TALK = ["complete"] * 8 + ["claim"] * 3 + ["signal"] * 6 + ["update"] * 5 + ["due"] * 3
 TALK += ["both", "stop", "release", "break", "reconcile", "finish"]
-WILD = [*CALM, "beat", "beat", "beat", "lose", "reserve"]
+WILD = [*CALM, "beat", "beat", "beat", "lose", "reserve", "retry now", "retry now", "retry now"]
 
 
 def some_act(verbs: list[str], seed: int) -> Act:
@@ -432,6 +433,9 @@ class Story:
                 return SignalAndStart(start=start, signal=DeliverSignal(name=("go", "note", "typo")[act.how % 3]))
             case "pause" | "unpause":
                 return (Pause if act.verb == "pause" else Unpause)(reason="why")
+            case "retry now":
+                named = execution_id(flow.run.run_id, 1 + act.which) if flow.state.run is not None else None
+                return RetryNow(activity_execution_id=named if act.how == 5 else None)
             case "stop":
                 if act.how > 1 or act.which > 2:
                     return self.message(act._replace(verb="signal"))

@@ -119,6 +119,8 @@ ALLOWED = {
     "WorkflowTerminated": STOPPED,
     "WorkflowPaused": "workflow_command_id reason",
     "WorkflowUnpaused": "workflow_command_id reason",
+    "ActivityRetryRequested": "workflow_command_id activity_execution_id activity_type step retry_task_id"
+    " retry_available_at reason",
     "ArchiveRequested": "workflow_command_id workflow_instance_id workflow_run_id command_type outcome reason",
     "WorkflowArchived": "workflow_command_id workflow_instance_id workflow_run_id archive_command_id reason",
     "RepairRequested": "workflow_command_id workflow_instance_id workflow_run_id command_type outcome liveness_state"

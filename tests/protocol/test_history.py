@@ -66,6 +66,7 @@ from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.message_stream import MessageCursorAdvanced, MessageCursorCarried, MessageReceived
 from backstay.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
 from backstay.kernel.features.repair import RepairRequested
+from backstay.kernel.features.retry_now import ActivityRetryRequested
 from backstay.kernel.features.schedule import Action, Schedule, SchedulePlan, Spec
 from backstay.kernel.features.schedule.records import (
     ScheduleActionBuffered,
@@ -276,6 +277,17 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
     (WorkflowTerminated(**STOPPED, closed_reason="terminated"), {"closed_reason": "terminated"}),
     (WorkflowPaused(workflow_command_id="R-c5", reason="incident"), {"reason": "incident"}),
     (WorkflowUnpaused(workflow_command_id="R-c6"), {"workflow_command_id": "R-c6"}),
+    (
+        ActivityRetryRequested(
+            workflow_command_id="R-c5",
+            activity_execution_id="R-1",
+            activity_type="charge",
+            step=1,
+            retry_task_id="R-a1.2",
+            retry_available_at=LATER,
+        ),
+        {"activity_execution_id": "R-1", "step": 1, "retry_available_at": LATER_TEXT},
+    ),
     (ScheduleCreated(schedule_id="s", **PLAN), {"schedule_id": "s", "spec": SPEC_TEXT, "overlap_policy": "skip"}),
     (ScheduleUpdated(**PLAN, changed=["note"]), {"changed": ["note"], "jitter_seconds": 0}),
     (SchedulePaused(note="n"), {"note": "n"}),

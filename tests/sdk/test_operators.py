@@ -67,6 +67,36 @@ async def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
         await run.terminate()
 
 
+async def test_an_activity_that_backs_off_is_tried_again_now() -> None:
+    tries: list[int] = []
+
+    @activity(type="carrier", retries=20, backoff="1h")
+    def carrier() -> str:
+        tries.append(len(tries) + 1)
+        if len(tries) == 1:
+            raise ConnectionError("no answer")
+        return "shipped"
+
+    @workflow(type="shipping", unchecked=True)
+    def shipping() -> str:
+        return carrier()
+
+    world = StillWorld()
+    async with memory(shipping, carrier, world=lambda: world) as app:
+        run = await app.start(shipping, "s")
+        while "ActivityRetryScheduled" not in names(await run.history()):
+            await settle()
+        with pytest.raises(RequestRefused, match="no such activity"):
+            await run.retry_now("elsewhere-1")
+        assert await run.retry_now(reason="the carrier is back") == "retry_dispatched"
+        assert await run.result() == "shipped"
+        assert tries == [1, 2]
+        (asked,) = events(await run.history(), "ActivityRetryRequested")
+        assert (asked.reason, asked.activity_type) == ("the carrier is back", "carrier")
+        with pytest.raises(RequestRefused, match="has ended"):
+            await run.retry_now()
+
+
 @pytest.mark.contract("ARCH-01", "ARCH-02", "ARCH-03", "ARCH-04", "CANCEL-04")
 async def test_closed_runs_are_archived_any_of_a_chain() -> None:
     @workflow(type="legs", unchecked=True)

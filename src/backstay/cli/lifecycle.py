@@ -1,4 +1,4 @@
-"""`dw cancel`, `dw terminate`, `dw pause`, `dw unpause`, `dw archive`: what an operator does to a run.
+"""`dw cancel`, `dw terminate`, `dw pause`, `dw unpause`, `dw retry-now`, `dw archive`: what an operator does to a run.
 
 Each is a durable command: it is on disk when it returns, with its reason, and shows in the history.
 """
@@ -21,6 +21,8 @@ SAID = {
     "pause_not_needed": "paused already",
     "unpaused": "goes on",
     "unpause_not_needed": "was not paused",
+    "retry_dispatched": "its next attempt is due now",
+    "retry_not_needed": "its next attempt is due already",
     "archived": "archived; its history stays",
     "archive_not_needed": "archived already",
 }
@@ -44,7 +46,7 @@ def _do(id: str, path: options.Place, namespace: str, act: Callable[[Any], str |
     with opened(path, namespace) as backstay:
         outcome = act(backstay.handle(None, id))
         click.echo(f"{id}: {SAID.get(outcome or '', outcome)}")
-        if outcome in ("cancel_requested", "unpaused") and alone(backstay):
+        if outcome in ("cancel_requested", "unpaused", "retry_dispatched") and alone(backstay):
             click.echo("no engine runs this database now; the run goes on when one starts (dw dev FILE)", err=True)
 
 
@@ -102,6 +104,24 @@ def unpause(id: str, path: options.Place, namespace: str, reason: str | None) ->
       dw unpause order-1
     """
     _do(id, path, namespace, lambda run: run.unpause(reason))
+
+
+@click.command(name="retry-now")
+@_asked
+@click.option(
+    "--activity", "activity", metavar="EXECUTION_ID", help="One activity of the run; otherwise all that wait."
+)
+def retry_now(id: str, path: options.Place, namespace: str, reason: str | None, activity: str | None) -> None:
+    """Try the activities of workflow ID that wait for their next attempt again now.
+
+    The number of attempts that are left stays as it is. `dw why ID` says which activity waits, and until when.
+
+    \b
+    Examples:
+      dw retry-now order-1
+      dw retry-now order-1 --reason "the carrier is back"
+    """
+    _do(id, path, namespace, lambda run: run.retry_now(activity, reason))
 
 
 @click.command(name="archive")

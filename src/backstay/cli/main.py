@@ -26,6 +26,7 @@ COMMANDS = {
     "terminate": "backstay.cli.lifecycle:terminate",
     "pause": "backstay.cli.lifecycle:pause",
     "unpause": "backstay.cli.lifecycle:unpause",
+    "retry-now": "backstay.cli.lifecycle:retry_now",
     "archive": "backstay.cli.lifecycle:archive",
     "replay": "backstay.cli.replay",
     "repair": "backstay.cli.repair",

@@ -19,7 +19,7 @@ from backstay.engine.update_lookup import find_update
 from backstay.engine.waiters import Waiter
 from backstay.kernel import contract
 from backstay.kernel.event import Recorded
-from backstay.kernel.features import archive, cancel, pause
+from backstay.kernel.features import archive, cancel, pause, retry_now
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.message_stream import MessageAppend, MessageReply, request_id
 from backstay.kernel.features.reconcile import Reconcile
@@ -82,6 +82,7 @@ class WorkflowCommands:
             tell.TerminateWorkflow: self.terminate,
             tell.PauseWorkflow: self.pause,
             tell.UnpauseWorkflow: self.unpause,
+            tell.RetryActivityNow: self.retry_now,
             tell.ArchiveWorkflow: self.archive,
             tell.RepairWorkflow: self.repair,
         }
@@ -288,6 +289,15 @@ class WorkflowCommands:
 
     async def unpause(self, request: tell.UnpauseWorkflow) -> CommandReply:
         return await self._command(request, "unpause", pause.Unpause, reason=request.reason)
+
+    async def retry_now(self, request: tell.RetryActivityNow) -> CommandReply:
+        return await self._command(
+            request,
+            "retry_now",
+            retry_now.RetryNow,
+            activity_execution_id=request.activity_execution_id,
+            reason=request.reason,
+        )
 
     async def archive(self, request: tell.ArchiveWorkflow) -> CommandReply:
         key = await self._target(request)

@@ -127,6 +127,13 @@ class UnpauseWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class RetryActivityNow(ToInstance[CommandReply], frozen=True, kw_only=True):
+    """End the backoff of an activity; without an id, of every activity of the run that backs off."""
+
+    activity_execution_id: str | None = None
+    reason: str | None = None
+
+
 class ArchiveWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
     """Any closed run of the instance may be named."""
 

@@ -49,6 +49,14 @@ _WORDS: dict[str, Callable[[CommandReply], str]] = {
     "run_not_closed": lambda command: (
         f"run {command.run_id} is still open; cancel or terminate it first, or wait for its end"
     ),
+    "no_activity_backs_off": lambda _: (
+        "none of its activities waits for its next attempt; `dw why ID` says what it waits for"
+    ),
+    "activity_running": lambda _: "an attempt is running; there is no pause to end",
+    "activity_not_open": lambda _: "that step is no open activity; it may have ended",
+    "activity_not_found": lambda _: (
+        "its current run has no such activity; the activity_execution_id is in the detail of the run"
+    ),
     "unknown_signal": _unknown,
     "unknown_update": _unknown,
     "invalid_signal_arguments": _errors,

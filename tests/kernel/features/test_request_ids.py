@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from backstay.kernel.features.activity import RetryPolicy
 from backstay.kernel.features.archive import Archive
 from backstay.kernel.features.cancel import Cancel, Terminate
 from backstay.kernel.features.close import CompleteWorkflow
@@ -15,17 +16,24 @@ from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.pause import Pause, Unpause
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.repair import Repair
+from backstay.kernel.features.retry_now import RetryNow
 from backstay.kernel.features.signal import DeliverSignal
 from backstay.kernel.features.start import Start
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate, Update
 
 from ..deciding import vars_of
-from ..given import TALKING, Flow, given, started
+from ..given import TALKING, Flow, given, running, started
 
 
 def waiting() -> Flow:
     return given(StartTimer(delay_seconds=600), definition=TALKING)
+
+
+def backing_off() -> Flow:
+    flow = running(RetryPolicy(max_attempts=2, backoff_seconds=[600]), definition=TALKING)
+    flow.fail(1)
+    return flow
 
 
 def closed() -> Flow:
@@ -46,6 +54,7 @@ ACCEPTED: list[tuple[Any, Any]] = [
     (closed, Archive(reason="why")),
     (waiting, Pause(reason="why")),
     (waiting, Unpause(reason="why")),
+    (backing_off, RetryNow(reason="why")),
     (Flow, started(definition=TALKING, arguments=b"1")),
 ]
 REJECTED: list[tuple[Any, Any]] = [
@@ -57,6 +66,7 @@ REJECTED: list[tuple[Any, Any]] = [
     (waiting, Archive(reason="why")),
     (closed, Pause(reason="why")),
     (closed, Unpause(reason="why")),
+    (waiting, RetryNow(activity_execution_id="RUN1-1")),
     (closed, started(definition=TALKING, arguments=b"1")),
 ]
 
@@ -132,6 +142,7 @@ CONFLICTS: list[tuple[Any, Any, Any]] = [
     (closed, Archive(), Archive(reason="another")),
     (waiting, Pause(), Pause(reason="another")),
     (waiting, Unpause(), Unpause(reason="another")),
+    (backing_off, RetryNow(), RetryNow(activity_execution_id="RUN1-1")),
     (Flow, started(), started(arguments=b"1")),
     (Flow, started(), started(workflow_type="other")),
 ]

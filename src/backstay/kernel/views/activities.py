@@ -20,6 +20,7 @@ from backstay.kernel.features.activity import (
     Progress,
 )
 from backstay.kernel.features.activity.crashes import CRASHED
+from backstay.kernel.features.retry_now import ActivityRetryRequested
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.values import Micros
@@ -89,6 +90,10 @@ def activities(history: Iterable[Recorded]) -> list[ActivityView]:
         event: Any = entry.event
         if isinstance(event, ActivityScheduled):
             found[event.sequence] = _scheduled(event, entry.at)
+            continue
+        if isinstance(event, ActivityRetryRequested):
+            if event.step in found:
+                found[event.step].available_at = entry.at
             continue
         rule = _RULES.get(type(entry.event))
         if rule is not None and event.sequence in found:

@@ -176,6 +176,7 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     tell.TerminateWorkflow: CommandReply,
     tell.PauseWorkflow: CommandReply,
     tell.UnpauseWorkflow: CommandReply,
+    tell.RetryActivityNow: CommandReply,
     tell.ArchiveWorkflow: CommandReply,
     tell.RepairWorkflow: Repaired,
     schedules.CreateSchedule: ScheduleReply,

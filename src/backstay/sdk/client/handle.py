@@ -243,6 +243,11 @@ class AsyncHandle(Generic[R]):
         """Hand out the tasks of a paused run again."""
         return accept(await self._client.call(tell.UnpauseWorkflow(**self._saying(reason)))).outcome or ""
 
+    async def retry_now(self, activity_execution_id: str | None = None, reason: str | None = None) -> str:
+        """Try an activity that backs off again now; without an id, every activity of the run that backs off."""
+        request = tell.RetryActivityNow(activity_execution_id=activity_execution_id, **self._saying(reason))
+        return accept(await self._client.call(request)).outcome or ""
+
     async def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
         """Mark a closed run as archived; its history stays."""
         of = self if run_id is None else self.of_run(run_id)

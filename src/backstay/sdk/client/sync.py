@@ -212,6 +212,10 @@ class Handle(Generic[R]):
         """Hand out the tasks of a paused run again."""
         return self._bridge.run(self._handle.unpause(reason))
 
+    def retry_now(self, activity_execution_id: str | None = None, reason: str | None = None) -> str:
+        """Try an activity that backs off again now; without an id, every activity of the run that backs off."""
+        return self._bridge.run(self._handle.retry_now(activity_execution_id, reason))
+
     def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
         """Mark a closed run as archived; its history stays."""
         return self._bridge.run(self._handle.archive(reason, run_id=run_id))

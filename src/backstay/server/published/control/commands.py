@@ -34,6 +34,7 @@ MAX_WAIT = 60.0
 # A rejection's own reason -> (status, the reason of the answer)
 _REJECTIONS = {
     "unknown_signal": (404, "unknown_signal"),
+    "activity_not_found": (404, "activity_not_found"),
     "invalid_signal_arguments": (422, "invalid_signal_arguments"),
     "invalid_update_arguments": (422, "invalid_update_arguments"),
     "update_validator_rejected": (422, "update_validator_rejected"),
