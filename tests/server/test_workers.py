@@ -32,7 +32,7 @@ async def test_the_detail_of_a_run_shows_the_workers_in_its_scope() -> None:
             7,
             ["b0"],
         )
-        assert (entry["supports_required"], entry["source"]) == (False, "worker_registration")
+        assert (entry["supports_required"], entry["source"]) == (False, "database")
         await api.register("new", build_id="b1")
         right = await api.describe()
         assert right["compatibility_fleet_reason"] is None

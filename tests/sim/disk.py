@@ -247,6 +247,11 @@ class MemoryStore:
             self.disk.registry[place] = entry
         done(None)
 
+    def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
+        for entry in entries:
+            MemoryStore.keep(self, entry, lambda _: None)
+        done(None)
+
     @as_ready
     def kept(self, kind: str) -> list[RegistryEntry]:
         self._seam.read(self)

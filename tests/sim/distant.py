@@ -114,6 +114,14 @@ class DistantStore(MemoryStore):
 
         self._node.world.spawn(go(), "keep")
 
+    def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
+        async def go() -> None:
+            answer: list[Unavailable | None] = []
+            await self._in_order(lambda: super(DistantStore, self).keep_all(entries, answer.append))
+            done(answer[0])
+
+        self._node.world.spawn(go(), "keep")
+
     async def _in_order(self, verb: Callable[[], Any]) -> Any:
         async with self._session:
             return await self._far(verb)

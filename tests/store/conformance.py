@@ -99,6 +99,15 @@ class Alone:
             RegistryEntry("worker", "other", "w1", b"{}"),
         ]
 
+    async def test_many_entries_of_the_registry_are_written_together(self, database: Database) -> None:
+        store = await database.open()
+        assert await keep(store, RegistryEntry("heartbeat", "default", "gone", b"{}")) is None
+        done: asyncio.Future[Unavailable | None] = asyncio.get_running_loop().create_future()
+        entries = [RegistryEntry("heartbeat", "default", f"w{number}", b"{}") for number in range(100)]
+        store.keep_all([*entries, RegistryEntry("heartbeat", "default", "gone", None)], done.set_result)
+        assert await done is None
+        assert sorted(entry.name for entry in await store.kept("heartbeat")) == sorted(entry.name for entry in entries)
+
     # -- retention
 
     async def test_closed_runs_are_found_by_when_they_were_closed(self, database: Database) -> None:

@@ -119,7 +119,7 @@ class RemoteQueries:
     # -- for the engine
 
     def alive_on(self, namespace: str, queue: str) -> bool:
-        return any(not self._workers.stale(worker) for worker in self._workers.on(namespace, queue))
+        return any(not self._workers.given_up(worker) for worker in self._workers.on(namespace, queue))
 
     def runs(self, kind: str, type: str, namespace: str, queue: str, compatibility: str | None) -> bool:
         """Whether a worker can be asked. A server that is not the engine does not know, and `inquire` refuses there."""
@@ -310,7 +310,7 @@ class RemoteQueries:
         self.refuse(question, error)
 
     def _live(self, namespace: str, queue: str) -> list[RegisteredWorker]:
-        return [worker for worker in self._workers.on(namespace, queue) if not self._workers.stale(worker)]
+        return [worker for worker in self._workers.on(namespace, queue) if not self._workers.given_up(worker)]
 
 
 def _elsewhere() -> NotTheEngine:

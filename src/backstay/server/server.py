@@ -74,7 +74,7 @@ class Server:
         store = self.store = await open_store(path, machine.kinds, offload)
         self.namespaces = Namespaces(store, settings.default_namespace)
         self.workers = WorkerRegistry(
-            store, world.now, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
+            store, world, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
         )
         self.rollouts = Rollouts(store, lambda: self.worker_links.apply_rollouts())
         self.tokens = Tokens(store)
@@ -161,6 +161,7 @@ class Server:
         self._forget_later()
 
     async def _shut(self) -> None:
+        await self.workers.heartbeats.stop()
         if self._forget is not None:
             self._forget.cancel()
         if self._forgetting is not None:

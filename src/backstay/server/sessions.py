@@ -150,7 +150,7 @@ class SessionRegistry:
         if session.ttl_expires_at <= now:
             return "expired"
         worker = self._workers.get(session.namespace, session.worker_id)
-        if worker is None or self._workers.stale(worker):
+        if worker is None or self._workers.given_up(worker):
             return "orphaned"
         return "failed" if session.lease_expires_at <= now else "active"
 

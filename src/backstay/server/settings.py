@@ -82,6 +82,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
     worker_stale_after_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 180
     worker_forgotten_after_seconds: Annotated[int, Meta(ge=60, le=365 * 86_400)] = 7 * 86_400
+    compatibility_namespace: str | None = None
 
     workflow_task_max_active_leases_per_queue: Limit = 0
     activity_task_max_active_leases_per_queue: Limit = 0

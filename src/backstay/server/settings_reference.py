@@ -67,6 +67,8 @@ SECTIONS = [
             "worker_stale_after_seconds": "when a silent worker counts as stale",
             "worker_forgotten_after_seconds": "when a stale worker is forgotten; if it comes back later it must register"
             " again. Per namespace the last 1,000 stale workers are kept at most",
+            "compatibility_namespace": "the app of this server, if several apps share one database: only workers that name"
+            " the same one, or that registered here without one, count in its fleet",
             "query_timeout_seconds": "how long a query waits for a worker's answer",
             "query_task_max_pending_per_queue": "queries that may wait for workers of one queue",
             "update_wait_completion_timeout_seconds": "how long a caller waits for the end of an update, unless it sets"

@@ -1,19 +1,22 @@
 """The registry of workers: what they can run, and when they were last heard of.
 
 Registered → active ⇄ stale → gone. The registration is durable, because a worker does not register again when a server
-restarts; the time of its last request is not, and after a restart every worker counts as active at first. A worker that was
-killed does not deregister: it is forgotten after a while, and of many stale ones only the last are kept.
+restarts, and so is the time of its last request (`heartbeats.py`): a worker that was stale stays stale after a restart. Who
+can be asked for work is another question: nobody is given up before this server has listened for as long as a worker may be
+silent, since a server that was down has heard nobody. A worker that was killed does not deregister: it is forgotten after a
+while, and of many stale ones only the last are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
 
+from backstay.engine.world import World
 from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.values import SECOND, Micros
+from backstay.server.heartbeats import Heartbeats
 from backstay.server.http_errors import HttpError
 from backstay.server.registry import StoredRegistry
 from backstay.store import Store
@@ -59,6 +62,10 @@ class RegisteredWorker(Struct, frozen=True, kw_only=True):
     process_metrics: dict[str, Any] = {}
     heartbeat_interval_seconds: int | None = None
     task_queues: list[str] = []  # of our own workers, which may serve several; `task_queue` is the first
+    host: str | None = None
+    process_id: int | None = None
+    connection: str | None = None
+    compatibility_namespace: str | None = None
 
     @property
     def queues(self) -> list[str]:
@@ -74,17 +81,16 @@ class RegisteredWorker(Struct, frozen=True, kw_only=True):
 
 
 class WorkerRegistry:
-    def __init__(
-        self, store: Store, now: Callable[[], Micros], stale_after_seconds: int, forgotten_after_seconds: int
-    ) -> None:
+    def __init__(self, store: Store, world: World, stale_after_seconds: int, forgotten_after_seconds: int) -> None:
         self._kept = StoredRegistry(store, "worker", RegisteredWorker)
-        self._now = now
-        self._heard: dict[tuple[str, str], Micros] = {}
-        self._began = now()
+        self.heartbeats = Heartbeats(store, world, stale_after_seconds * SECOND)
+        self._now = world.now
+        self._began = world.now()
         self.stale_after_seconds = stale_after_seconds
         self._forgotten_after = forgotten_after_seconds * SECOND
 
     async def load(self) -> None:
+        await self.heartbeats.load()
         await self._kept.load()
 
     async def register(self, worker: RegisteredWorker) -> None:
@@ -108,12 +114,13 @@ class WorkerRegistry:
                 stale.setdefault(worker.namespace, []).append(worker)
         for many in stale.values():
             for place, worker in enumerate(many):
-                long_ago = self._now() - self.last_heard(worker) > self._forgotten_after
+                since = max(self.last_heard(worker), self._began)
+                long_ago = self._now() - since > self._forgotten_after
                 if (long_ago or place >= STALE_KEPT) and self.stale(worker):  # it may have come back meanwhile
                     await self.remove(worker.namespace, worker.worker_id)
 
     async def remove(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
-        self._heard.pop((namespace, worker_id), None)
+        await self.heartbeats.forget(namespace, worker_id)
         return await self._kept.remove(namespace, worker_id)
 
     def update(self, worker: RegisteredWorker) -> None:
@@ -122,7 +129,7 @@ class WorkerRegistry:
         self.heard(worker)
 
     def heard(self, worker: RegisteredWorker) -> None:
-        self._heard[worker.namespace, worker.worker_id] = self._now()
+        self.heartbeats.note(worker.namespace, worker.worker_id)
 
     def get(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
         return self._kept.get(namespace, worker_id)
@@ -137,10 +144,18 @@ class WorkerRegistry:
         return [worker for worker in self.of(namespace) if queue in worker.queues]
 
     def last_heard(self, worker: RegisteredWorker) -> Micros:
-        return self._heard.get((worker.namespace, worker.worker_id), self._began)
+        """Before its first heartbeat is on disk, its registration is."""
+        return self.heartbeats.last(worker.namespace, worker.worker_id) or worker.updated_at
+
+    def expires_at(self, worker: RegisteredWorker) -> Micros:
+        return self.last_heard(worker) + self.stale_after_seconds * SECOND
 
     def stale(self, worker: RegisteredWorker) -> bool:
-        return self._now() - self.last_heard(worker) > self.stale_after_seconds * SECOND
+        return self._now() > self.expires_at(worker)
+
+    def given_up(self, worker: RegisteredWorker) -> bool:
+        """Whether nothing is expected of a worker any more: it is stale, and could have been heard."""
+        return self.stale(worker) and self._now() - self._began > self.stale_after_seconds * SECOND
 
     def registered(self, namespace: str, worker_id: str) -> RegisteredWorker:
         """A registered worker; raises a 404 if there is none of this id."""
@@ -186,7 +201,7 @@ class WorkerRegistry:
             worker
             for worker in self.on(namespace, queue)
             if workflow_type in worker.workflow_command_contracts
-            and not self.stale(worker)
+            and not self.given_up(worker)
             and (build_id is None or worker.build_id == build_id)
         ]
         if not able:

@@ -292,6 +292,10 @@ class Store(Protocol):
         """Write one entry of the registry, or remove it; `done` as in `apply`."""
         ...
 
+    def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
+        """The same for many entries, in one transaction."""
+        ...
+
     def expired(self, namespace: str, before: Micros, limit: int) -> Awaitable[list[RunRow]]:
         """Runs that were closed before a time, oldest first."""
         ...

@@ -64,6 +64,9 @@ class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
     async_slots: int = 1000
     quiet: list[str] = []
     holding: list[HeldTask] = []
+    host: str | None = None
+    process_id: int | None = None
+    compatibility_namespace: str | None = None
 
 
 class Opened(Struct, frozen=True, kw_only=True):

@@ -146,6 +146,7 @@ EXPECTED: dict[str, Kind] = {
     "queue": _MAYBE,
     "connection": _MAYBE,
     "compatibility": _MAYBE,
+    "compatibility_namespace": _MAYBE,
     "business_key": _MAYBE,
     "request_id": _MAYBE,
     "reason": _MAYBE,

@@ -64,6 +64,7 @@ class WorkerOptions(TypedDict, total=False):
     diagnostics: bool
     workflow_deadline: float | None
     compatibility: str | None
+    compatibility_namespace: str | None
     worker_id: str | None
     drain: float
 
@@ -90,6 +91,7 @@ class AsyncWorker:
         diagnostics: bool = True,
         workflow_deadline: float | None = WORKFLOW_DEADLINE,
         compatibility: str | None = None,
+        compatibility_namespace: str | None = None,
         worker_id: str | None = None,
         drain: float = 30.0,
     ) -> None:
@@ -100,7 +102,8 @@ class AsyncWorker:
         `live`: how many runs keep their code in memory between tasks. `drain`: seconds that running work has to end when the
         worker closes. `guard`: what happens with calls that a replay could not repeat. `shims`: answer clocks and random
         numbers from the run. `workflow_deadline`: seconds after which workflow code that does not wait is interrupted; None
-        for no limit. `compatibility`: the build id of this worker, for rollouts. `worker_id`: its name, by default a new one.
+        for no limit. `compatibility`: the build id of this worker, for rollouts. `compatibility_namespace`: the app of this worker, if several
+        share one database; by default that of the server. `worker_id`: its name, by default a new one.
 
         Raises `DefinitionError` for a wrong registration, `ValueError` for a wrong address.
         """
@@ -116,12 +119,14 @@ class AsyncWorker:
         expect("async_tasks", async_tasks)
         expect("workflow_tasks", workflow_tasks)
         expect("compatibility", compatibility)
+        expect("compatibility_namespace", compatibility_namespace)
         expect("workflow_deadline", workflow_deadline)
         self._threads = threads
         self._async_tasks = async_tasks
         self._workflow_tasks = workflow_tasks
         self._live = live
         self._compatibility = compatibility
+        self._compatibility_namespace = compatibility_namespace
         self.drain = drain
         self._hurried = False
         self._workflow_deadline = workflow_deadline
@@ -242,6 +247,9 @@ class AsyncWorker:
             async_slots=self._async_tasks,
             quiet=self._quiet_events,
             holding=holding,
+            host=socket.gethostname()[:255],
+            process_id=os.getpid(),
+            compatibility_namespace=self._compatibility_namespace,
         )
 
 

@@ -137,6 +137,9 @@ def _check(opening: wire.OpenLink) -> None:
     for field, name in (("worker_id", opening.worker_id), *(("queues", queue) for queue in opening.queues)):
         if not 1 <= len(name) <= _NAME:
             raise invalid(field, f"{field} has 1 to {_NAME} characters")
+    for field in ("host", "compatibility_namespace"):
+        if len(getattr(opening, field) or "") > _NAME:
+            raise invalid(field, f"{field} has at most {_NAME} characters")
     if not 1 <= len(opening.queues) <= _QUEUES:
         raise invalid("queues", f"a worker serves 1 to {_QUEUES} queues")
     for field in ("workflow_slots", "activity_slots", "async_slots"):
@@ -180,6 +183,9 @@ def _registration(server: Server, request: HttpRequest, opening: wire.OpenLink) 
         capabilities=[BATCHES, "eager_resume"],
         max_concurrent_workflow_tasks=max(1, opening.workflow_slots),
         max_concurrent_activity_tasks=max(1, opening.activity_slots + opening.async_slots),
+        host=opening.host,
+        process_id=opening.process_id,
+        compatibility_namespace=opening.compatibility_namespace or server.settings.compatibility_namespace,
     )
 
 

@@ -67,9 +67,12 @@ class PostgresqlStore(Reading):
         self._spawn(go())
 
     def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
+        self.keep_all([entry], done)
+
+    def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
         async def go() -> None:
             try:
-                await self.writer.keep(entry)
+                await self.writer.keep(entries)
             except Unavailable as error:
                 done(error)
             else:

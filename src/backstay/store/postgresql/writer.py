@@ -246,12 +246,16 @@ class PostgresqlWriter:
             except Exception as error:
                 raise unavailable(self._place.shown, error) from error
 
-    async def keep(self, entry: RegistryEntry) -> None:
-        kind, namespace, name, body = entry
-        if body is None:
-            await self.do(lambda session: session.execute(self._sql["forget"], kind, namespace, name))
-        else:
-            await self.do(lambda session: session.execute(self._sql["keep"], kind, namespace, name, body))
+    async def keep(self, entries: Sequence[RegistryEntry]) -> None:
+        gone = [(kind, namespace, name) for kind, namespace, name, body in entries if body is None]
+        kept = [entry for entry in entries if entry.body is not None]
+
+        async def write(session: DriverConnection) -> None:
+            async with session.transaction():
+                await session.executemany(self._sql["forget"], gone)
+                await session.executemany(self._sql["keep"], kept)
+
+        await self.do(write)
 
     async def prune(self, workflow: int, run: int) -> bool:
         """Remove a run in one transaction, and with its last run the instance."""

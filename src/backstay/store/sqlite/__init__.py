@@ -99,7 +99,10 @@ class SqliteStore(Reading):
         return None
 
     def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
-        self.writer.keep(entry, done)
+        self.writer.keep([entry], done)
+
+    def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
+        self.writer.keep(entries, done)
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
         self.writer.prune(workflow, run, done)

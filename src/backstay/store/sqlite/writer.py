@@ -84,8 +84,8 @@ class SqliteWriter:
         self.away = True
         offload(work, back)
 
-    def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
-        self._when_here(lambda: done(self._keep(entry)))
+    def keep(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
+        self._when_here(lambda: done(self._keep(entries)))
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
         self._when_here(lambda: done(self._prune(workflow, run)))
@@ -119,17 +119,21 @@ class SqliteWriter:
             return unavailable(self.path, error)
         return True
 
-    def _keep(self, entry: RegistryEntry) -> Unavailable | None:
-        """One small transaction of its own; outside of one, a statement commits itself."""
-        kind, namespace, name, body = entry
-        if self.connection is None:
+    def _keep(self, entries: Sequence[RegistryEntry]) -> Unavailable | None:
+        """One small transaction of its own."""
+        connection = self.connection
+        if connection is None:
             return unavailable(self.path, sqlite3.OperationalError("the database is closed"))
+        gone = [(kind, namespace, name) for kind, namespace, name, body in entries if body is None]
+        kept = [entry for entry in entries if entry.body is not None]
         try:
-            if body is None:
-                self.connection.execute(self._sql["forget"], (kind, namespace, name))
-            else:
-                self.connection.execute(self._sql["keep"], (kind, namespace, name, body))
+            connection.execute("begin immediate")
+            connection.executemany(self._sql["forget"], gone)
+            connection.executemany(self._sql["keep"], kept)
+            connection.execute("commit")
         except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                connection.execute("rollback")
             return unavailable(self.path, error)
         return None
 

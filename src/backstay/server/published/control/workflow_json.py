@@ -10,13 +10,14 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.close import WorkflowCompleted
 from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.values import CODEC, SECOND
+from backstay.kernel.values import CODEC
 from backstay.protocol import requests as ask
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.requests import Description
 from backstay.protocol.run_detail import BUCKET_OF, memo
 from backstay.protocol.tasks import optional_iso
+from backstay.server.fleet import live_workers
 from backstay.server.http_errors import HttpError
 
 if TYPE_CHECKING:
@@ -89,39 +90,6 @@ def described(server: Server, found: Description, history: list[Recorded]) -> di
         **live_workers(server, found.run),
     }
     return view
-
-
-def live_workers(server: Server, row: RunRow) -> dict[str, Any]:
-    """The live workers of a namespace and queue."""
-    wanted = row.compatibility
-    live = [worker for worker in server.workers.on(row.namespace, row.queue) if not server.workers.stale(worker)]
-    able = [worker for worker in live if wanted is None or worker.build_id == wanted]
-    if able:
-        reason = None
-    elif live:
-        reason = f"no live worker on queue {row.queue!r} has the build {wanted!r}"
-    else:
-        reason = f"no worker on queue {row.queue!r} was heard of in the last {server.workers.stale_after_seconds} s"
-    return {
-        "compatibility_namespace": row.namespace,
-        "compatibility_fleet_reason": reason,
-        "compatibility_fleet": [
-            {
-                "worker_id": worker.worker_id,
-                "namespace": worker.namespace,
-                "host": worker.process_metrics.get("host"),
-                "process_id": worker.process_metrics.get("process_id"),
-                "connection": None,
-                "queue": worker.task_queue,
-                "supported": [] if worker.build_id is None else [worker.build_id],
-                "supports_required": worker in able,
-                "recorded_at": iso(server.workers.last_heard(worker)),
-                "expires_at": iso(server.workers.last_heard(worker) + server.workers.stale_after_seconds * SECOND),
-                "source": "worker_registration",
-            }
-            for worker in live
-        ],
-    }
 
 
 async def run_of_workflow(server: Server, row: RunRow, *, is_current: bool) -> dict[str, Any]:

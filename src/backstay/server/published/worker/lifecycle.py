@@ -40,6 +40,10 @@ class RegisterWorkerBody(Struct, frozen=True, kw_only=True):
     task_slots: dict[str, int] | None = None
     process_metrics: dict[str, Any] | None = None
     heartbeat_interval_seconds: Interval | None = None
+    host: Name | None = None
+    process_id: Annotated[int, Meta(ge=0)] | None = None
+    connection: Name | None = None
+    compatibility_namespace: Name | None = None
 
 
 class HeartbeatWorkerBody(Struct, frozen=True, kw_only=True):
@@ -78,6 +82,10 @@ async def register(server: Server, request: HttpRequest) -> HttpResponse:
         task_slots=body.task_slots or {},
         process_metrics=body.process_metrics or {},
         heartbeat_interval_seconds=body.heartbeat_interval_seconds,
+        host=body.host,
+        process_id=body.process_id,
+        connection=body.connection,
+        compatibility_namespace=body.compatibility_namespace or server.settings.compatibility_namespace,
     )
     await server.workers.register(worker)
     if fingerprints:

@@ -1,0 +1,108 @@
+"""When each worker was last heard of, in memory and on disk, so that a restarted server still knows who is gone.
+
+A worker is heard of with every request. That is noted in memory at once and written soon: at most once in ten seconds for a
+worker, and all of them in one transaction. After a crash a worker may look up to ten seconds older than it was, never younger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from backstay.engine.world import Alarm, World
+from backstay.kernel.values import SECOND, Micros
+from backstay.store import RegistryEntry, Store, Unavailable
+
+EVERY = 10 * SECOND
+
+Place = tuple[str, str]
+"""The namespace and the id of a worker."""
+
+
+class StoredHeartbeat(Struct, frozen=True):
+    recorded_at: Micros
+    expires_at: Micros
+
+
+_decode = msgspec.json.Decoder(StoredHeartbeat).decode
+KIND = "heartbeat"
+
+
+class Heartbeats:
+    """`lasts`: how long a heartbeat counts."""
+
+    def __init__(self, store: Store, world: World, lasts: Micros) -> None:
+        self._store = store
+        self._world = world
+        self._lasts = lasts
+        self._heard: dict[Place, Micros] = {}
+        self._unwritten: set[Place] = set()
+        self._alarm: Alarm | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """Read what is on disk. Another server may have heard of a worker later than this one."""
+        for entry in await self._store.kept(KIND):
+            if entry.body is not None:
+                recorded = _decode(entry.body).recorded_at
+                place = (entry.namespace, entry.name)
+                self._heard[place] = max(recorded, self._heard.get(place, 0))
+
+    def note(self, namespace: str, worker_id: str) -> None:
+        self._heard[namespace, worker_id] = self._world.now()
+        self._unwritten.add((namespace, worker_id))
+        if self._alarm is None:
+            self._alarm = self._world.at(self._world.now() + EVERY, self._ring)
+
+    def last(self, namespace: str, worker_id: str) -> Micros | None:
+        return self._heard.get((namespace, worker_id))
+
+    async def forget(self, namespace: str, worker_id: str) -> None:
+        self._unwritten.discard((namespace, worker_id))
+        if self._heard.pop((namespace, worker_id), None) is not None:
+            await self._write([RegistryEntry(KIND, namespace, worker_id, None)])
+
+    async def flush(self) -> None:
+        """Write every heartbeat that is not on disk yet, in one transaction."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if not self._unwritten:
+            return
+        places, self._unwritten = self._unwritten, set()
+        try:
+            await self._write([RegistryEntry(KIND, *place, self._body(self._heard[place])) for place in sorted(places)])
+        except BaseException:
+            self._unwritten |= {place for place in places if place in self._heard}
+            raise
+
+    async def stop(self) -> None:
+        """Write for the last time. A database that is away keeps what it has."""
+        if self._writing is not None:
+            await self._writing
+        await self._flush_or_wait()
+
+    def _body(self, recorded: Micros) -> bytes:
+        return msgspec.json.encode(StoredHeartbeat(recorded, recorded + self._lasts))
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._writing = self._world.spawn(self._flush_or_wait(), "backstay-heartbeats")
+
+    async def _flush_or_wait(self) -> None:
+        with suppress(Unavailable):  # the next heartbeat sets the alarm again
+            await self.flush()
+
+    async def _write(self, entries: list[RegistryEntry]) -> None:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def written(error: Unavailable | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(None)
+
+        self._store.keep_all(entries, written)
+        await future
