@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, run_of
 from backstay.protocol.history import iso
-from backstay.server import fleet, repair
+from backstay.server import repair
 from backstay.server.discovery import matching_role
 
 if TYPE_CHECKING:
@@ -174,8 +174,7 @@ class Observer:
 
     def _workers(self, namespace: str) -> dict[str, Any]:
         server = self.server
-        everybody = [worker for worker in server.workers.of(namespace) if fleet.in_scope(server, worker)]
-        live = [worker for worker in everybody if not server.workers.stale(worker)]
+        everybody, live = server.fleet.of(namespace), server.fleet.live(namespace)
         queues = sorted({queue for worker in live for queue in worker.queues})
         scopes = [
             {
@@ -192,7 +191,7 @@ class Observer:
             if all(server.rollouts.promoted(namespace, queue) in (None, worker.build_id) for queue in worker.queues)
         ]
         return {
-            "compatibility_namespace": server.settings.compatibility_namespace or namespace,
+            "compatibility_namespace": server.fleet.ours or namespace,
             "active": len(live),
             "stale": len(everybody) - len(live),
             "active_workers": len(live),

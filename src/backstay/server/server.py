@@ -26,6 +26,7 @@ from backstay.server.admission import QueueAdmission
 from backstay.server.auth import Authenticator
 from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
+from backstay.server.fleet import Fleet
 from backstay.server.http_errors import Stopping
 from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
@@ -76,6 +77,7 @@ class Server:
         self.workers = WorkerRegistry(
             store, world, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
         )
+        self.fleet = Fleet(self.workers, settings.compatibility_namespace)
         self.rollouts = Rollouts(store, lambda: self.worker_links.apply_rollouts())
         self.tokens = Tokens(store)
         self.authenticator = Authenticator(settings, self.tokens)

@@ -17,7 +17,6 @@ from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.requests import Description
 from backstay.protocol.run_detail import BUCKET_OF, memo
 from backstay.protocol.tasks import optional_iso
-from backstay.server.fleet import live_workers
 from backstay.server.http_errors import HttpError
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def described(server: Server, found: Description, history: list[Recorded]) -> di
         "actions": msgspec.to_builtins(found.actions),
         "can_query": found.actions is not None and found.actions.can_query,
         "query_blocked_reason": None if found.actions is None else found.actions.query_blocked_reason,
-        **live_workers(server, found.run),
+        **server.fleet.of_run(found.run),
     }
     return view
 
