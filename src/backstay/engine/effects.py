@@ -90,6 +90,9 @@ class Effects:
         if subscribed and entry.instance.key in subscribed:
             for committed in tuple(subscribed[entry.instance.key]):
                 committed(entry.instance)
+        watch = self._waiters.watch
+        if watch is not None:
+            watch(decision)
         if entry.inflight == 0:
             if self._rollback.one_by_one:
                 self._rollback.one_by_one.discard(entry.instance.name)

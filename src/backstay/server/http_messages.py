@@ -28,6 +28,7 @@ class HttpRequest:
         "_disconnected",
         "_query",
         "_raw_query",
+        "address",
         "body",
         "bound",
         "headers",
@@ -50,6 +51,7 @@ class HttpRequest:
         self.body = b""
         self.namespace = ""
         self.version = ""  # of the protocol that the caller speaks
+        self.address = ""  # from which it came
         self.roles: frozenset[Role] = EVERY
         self.bound: str | None = None  # the only namespace that the caller may use
 
@@ -62,6 +64,13 @@ class HttpRequest:
             except ValueError:
                 raise HttpError(400, "malformed_query", "the query string has too many fields") from None
         return self._query
+
+    def values(self, name: str) -> list[str]:
+        """Every value of a field that the query string may have several times."""
+        try:
+            return parse_qs(self._raw_query.decode("latin-1"), True, max_num_fields=100).get(name, [])
+        except ValueError:
+            raise HttpError(400, "malformed_query", "the query string has too many fields") from None
 
     def integer(self, name: str, default: int, low: int, high: int) -> int:
         """A whole number of the query string. One above `high` counts as `high`, so that a page is never too large."""

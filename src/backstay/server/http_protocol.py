@@ -188,6 +188,7 @@ class HttpProtocol(asyncio.Protocol):
         self._current = request = HttpRequest(route.method, route.path, head.headers)
         self._route = route
         request.version = head.version
+        request.address = self.address
         try:
             if len(body) > self._settings.max_body_bytes:
                 raise body_too_large(self._settings)
@@ -290,6 +291,7 @@ class HttpProtocol(asyncio.Protocol):
         try:
             route = self._route
             if route is None:
+                request.address = self.address
                 route, request.params = app.router.find(request.method, request.path)
                 self._route = route
                 app.admit(route, request, self)
@@ -403,6 +405,9 @@ class HttpProtocol(asyncio.Protocol):
                     if self._writing_paused:
                         self._writable = self._loop.create_future()
                         await self._writable
+            except asyncio.CancelledError:
+                self._transport.abort()  # its caller does not read, or has hung up
+                raise
             except Exception as error:
                 log.error("%s %r failed after its reply had begun", request.method, request.path, exc_info=error)
                 close = True  # without its last chunk the client knows that the reply is not whole

@@ -20,6 +20,7 @@ class StoredRegistry(Generic[T]):
         self._decode = msgspec.json.Decoder(shape).decode
         self._entries: dict[tuple[str, str], T] = {}
         self._stored: dict[tuple[str, str], bytes] = {}  # the bytes last read or written
+        self.changes = 0  # how often an entry was put or removed, here or by another process
         self._loading: list[set[tuple[str, str]]] = []  # for each load under way: the entries written meanwhile
 
     async def load(self) -> None:
@@ -37,10 +38,12 @@ class StoredRegistry(Generic[T]):
         for place in self._stored.keys() - found.keys() - written:
             self._entries.pop(place, None)
             del self._stored[place]
+            self.changes += 1
         for place, body in found.items():
             if body is not None and place not in written and self._stored.get(place) != body:
                 self._stored[place] = body
                 self._entries[place] = self._decode(body)
+                self.changes += 1
 
     def get(self, namespace: str, name: str) -> T | None:
         return self._entries.get((namespace, name))
@@ -59,6 +62,7 @@ class StoredRegistry(Generic[T]):
         await self._write(RegistryEntry(self._kind, namespace, name, body))
         self._stored[namespace, name] = body
         self._entries[namespace, name] = entry
+        self.changes += 1
 
     def note(self, namespace: str, name: str, entry: T) -> None:
         """Change an entry in memory only: for values that change often and may be lost."""
@@ -67,6 +71,7 @@ class StoredRegistry(Generic[T]):
     async def remove(self, namespace: str, name: str) -> T | None:
         await self._write(RegistryEntry(self._kind, namespace, name, None))
         self._stored.pop((namespace, name), None)
+        self.changes += 1
         return self._entries.pop((namespace, name), None)
 
     async def _write(self, entry: RegistryEntry) -> None:

@@ -31,6 +31,10 @@ class Rollouts:
         self._kept = StoredRegistry(store, "rollout", Rollout)
         self._on_change = on_change
 
+    @property
+    def changes(self) -> int:
+        return self._kept.changes
+
     async def load(self) -> None:
         await self._kept.load()
         self._on_change()

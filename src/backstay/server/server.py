@@ -26,6 +26,7 @@ from backstay.server.admission import QueueAdmission
 from backstay.server.auth import Authenticator
 from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
+from backstay.server.feed import LiveFeed
 from backstay.server.fleet import Fleet
 from backstay.server.http_errors import Stopping
 from backstay.server.metrics import Observer
@@ -103,9 +104,10 @@ class Server:
             commits=commits,
             lifecycle=EngineHooks(
                 before_take_over=[self._read_registries],
-                on_up=[lambda: self.worker_links.expect()],
-                on_lost=[self._send_away],
-                on_foreign_commit=[self._changed_elsewhere],
+                on_up=[lambda: self.worker_links.expect(), lambda: self.feed.engine_changed()],
+                on_lost=[self._send_away, lambda: self.feed.engine_changed()],
+                on_unavailable=[lambda: self.feed.engine_changed()],
+                on_foreign_commit=[self._changed_elsewhere, lambda: self.feed.foreign_commit()],
                 on_sweep=[self.sweep_policy.swept],
             ),
             matching=Matching(
@@ -123,6 +125,7 @@ class Server:
         self.recovery = self.node.recovery
         self.sweep = self.node.sweep
         self.api = self.node.api
+        self.feed = LiveFeed(self.engine, settings, self._revision)
         self.retention = Retention(self.engine, self.namespaces, settings)
         self.observer = Observer(self)
         self.worker_links = WorkerLinks(self)
@@ -174,6 +177,7 @@ class Server:
         if self._loading is not None:
             self._loading.cancel()
         self.retention.stop()
+        self.feed.close()
         await self.node.close()
 
     async def _load(self) -> None:
@@ -188,6 +192,10 @@ class Server:
             self.tokens,
         ):
             await registry.load()
+
+    def _revision(self) -> int:
+        """A number that changes when an entry of these registries does."""
+        return self.tokens.kept.changes + self.workers.changes + self.rollouts.changes + self.namespaces.kept.changes
 
     def _changed_elsewhere(self) -> None:
         """Read the registries after a commit of another process, at most once a second."""
@@ -235,6 +243,7 @@ class Server:
         for give_up in list(self.waiting.values()):
             give_up()
         self.questions.stop()
+        self.feed.end("server_draining")
         self.api.stop_waiting(Stopping)
 
     def release(self, task: Task, *, begun: bool = True, reply: Reply | None = None) -> None:

@@ -77,6 +77,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     body_seconds: Seconds = 30
     max_page_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 32 << 20
     max_parked_polls: Count = 20_000
+    max_live_streams: Count = 2_000
+    max_live_streams_per_address: Count = 100
     drain_seconds: Seconds = 20
 
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] = 60

@@ -89,6 +89,10 @@ class WorkerRegistry:
         self.stale_after_seconds = stale_after_seconds
         self._forgotten_after = forgotten_after_seconds * SECOND
 
+    @property
+    def changes(self) -> int:
+        return self._kept.changes
+
     async def load(self) -> None:
         await self.heartbeats.load()
         await self._kept.load()

@@ -1,0 +1,606 @@
+"""The live feed: what moved, after commits, told to everybody who listens.
+
+A stream listens to topics. When a decision is on disk, the engine hands it over (`Waiters.watch`), and the topics that it
+belongs to become *dirty*. A dirty topic is published when its time has come: at once if it was quiet, otherwise so that its
+frames keep their distance. A frame says what moved and up to which sequence, and carries no data. It is encoded once and
+shared by all streams of the topic.
+
+The invariant: a stream holds at most one unsent frame of each topic. A reader that has not taken a frame when the next one of
+the same topic comes is slow: it loses both and is told to reload. So a slow reader costs no memory, and nobody waits for it.
+
+Frames are numbered. A stream that comes back names the last number it has seen. Topics are followed for a while after their
+last stream has gone, so that the frames in between are known; if they are not, the stream is told to reload.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import msgspec
+
+from backstay.engine.engine import Engine
+from backstay.kernel.decision import Decision, RunRow
+from backstay.protocol.history import iso
+from backstay.server.http_errors import HttpError
+from backstay.server.settings import Settings
+from backstay.store import RunFilter, StoreError
+
+LISTS_EVERY = 0.5  # seconds between two frames of a topic about many runs
+RUN_EVERY = 0.1
+OVERVIEW_EVERY = 1.0
+HEARTBEAT = 15.0
+STUCK = 60.0  # a reader that has taken nothing for so long is cut off
+LINGER = 60.0  # how long a topic without streams is followed
+REMEMBERED = 256  # frames of a topic, for streams that come back
+AT_ONCE = 100  # streams that get a frame before the loop does other work
+REREAD = 32  # runs whose position is read at a time after a commit of another process
+REST = 3  # the pause before the next of these, as a multiple of what they took
+
+Counts = dict[str, int | None]
+
+_encode = msgspec.json.Encoder(decimal_format="number").encode
+
+
+class TopicName(msgspec.Struct, frozen=True):
+    """What is listened to: the kind of topic, its namespace, and the id of one run or bulk operation."""
+
+    kind: str
+    namespace: str
+    id: str = ""
+
+    @property
+    def said(self) -> str:
+        return f"{self.kind}:{self.id}" if self.id else self.kind
+
+
+class FeedTopic:
+    """A topic that is followed: its streams, what has moved since its last frame, and its last frames."""
+
+    def __init__(self, name: TopicName, every: float, since: int) -> None:
+        self.name = name
+        self.every = every
+        self.since = since  # it has been followed since this frame
+        self.streams: dict[LiveStream, None] = {}
+        self.due = 0.0  # its next frame is not published before
+        self.left_at = 0.0  # when its last stream went
+        self.counts: Counts = {}  # since its last frame
+        self.changed: set[int] = set()  # runs, since its last frame
+        self.position: dict[str, Any] = {}  # where its run or bulk operation is
+        self.run = (0, 0)  # the number and the key of the run that the position is of
+        self.frames: deque[tuple[int, Counts]] = deque(maxlen=REMEMBERED)
+
+    def count(self, name: str, more: int | None) -> None:
+        """Count what moved. None: a commit of another process, of which nothing more is known."""
+        before = self.counts.get(name, 0)
+        self.counts[name] = None if more is None or before is None else before + more
+
+    def since_frame(self, number: int) -> Counts | None:
+        """What moved after a frame; None if that is not known any more. Empty: nothing did."""
+        if number < self.since or (len(self.frames) == REMEMBERED and self.frames[0][0] > number + 1):
+            return None
+        total: Counts = {}
+        for published, counts in self.frames:
+            if published > number:
+                for name, more in counts.items():
+                    before = total.get(name, 0)
+                    total[name] = None if more is None or before is None else before + more
+        return total or ({"moved": 1} if self.frames and self.frames[-1][0] > number else {})
+
+    def stands_at(self, row: RunRow, sequence: int) -> bool:
+        """Take over where its run is, unless that is older than what is known. Returns whether it has moved."""
+        known = (*self.run[:1], self.position.get("sequence", 0))
+        position = {"run_id": row.run_id, "sequence": sequence, "status": row.status}
+        if (row.number, sequence) < known or position == self.position:
+            return False
+        self.run = (row.number, row.key)
+        self.position = position
+        return True
+
+    def follows(self, decision: Decision) -> bool:
+        """Take over where a decision has brought its run. Returns whether that is known."""
+        row = decision.instance
+        for _, index in decision.runs:
+            if index.key == row.run:
+                return self.stands_at(index, row.length) or True
+        if self.run[1] == row.run and self.position:
+            self.position = self.position | {"sequence": max(self.position["sequence"], row.length)}
+        return bool(self.position)
+
+
+class LiveFeed:
+    """All streams of a server, and the topics that they listen to. It costs the engine nothing while nobody listens."""
+
+    def __init__(self, engine: Engine, settings: Settings, revision: Callable[[], int]) -> None:
+        """`revision` changes whenever a registry (workers, rollouts, tokens) does."""
+        self._engine = engine
+        self._settings = settings
+        self._revision = revision
+        self._known_revision = 0
+        self._topics: dict[TopicName, FeedTopic] = {}
+        self._runs: dict[tuple[str, str], FeedTopic] = {}
+        self._of_namespace: dict[str, list[FeedTopic]] = {}
+        self._system: FeedTopic | None = None
+        self._dirty: dict[FeedTopic, None] = {}
+        self._decisions: list[Decision] = []
+        self.streams: dict[LiveStream, None] = {}
+        self._addresses: dict[str, int] = {}
+        self._foreign = False
+        self._rereading: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._housekeeping: asyncio.TimerHandle | None = None
+        self._folded_at = 0.0
+        self.sequence = 0  # committed decisions that were seen
+        self.number = 0  # of the last frame
+        self.ended: str | None = None  # why no stream is served any more
+
+    def __len__(self) -> int:
+        return len(self.streams)
+
+    # -- streams
+
+    def admit(self, address: str) -> None:
+        """Refuse one stream more than there may be."""
+        if self.ended is not None:
+            raise HttpError(
+                503,
+                self.ended,
+                "this server is about to stop; listen to its successor",
+                retryable=True,
+                retry_after_seconds=1,
+            )
+        here, settings = self._addresses.get(address, 0), self._settings
+        if here >= settings.max_live_streams_per_address:
+            raise HttpError(
+                429,
+                "too_many_live_streams_from_address",
+                f"{here} live streams are open from this address, and max_live_streams_per_address allows no more; one"
+                " stream takes several topics (topic=a&topic=b)",
+                limit=settings.max_live_streams_per_address,
+                retryable=True,
+                retry_after_seconds=5,
+            )
+        if len(self.streams) >= settings.max_live_streams:
+            raise HttpError(
+                429,
+                "too_many_live_streams",
+                f"{len(self.streams)} live streams are open, and max_live_streams allows no more",
+                limit=settings.max_live_streams,
+                retryable=True,
+                retry_after_seconds=5,
+            )
+
+    def enter(self, stream: LiveStream) -> None:
+        self.streams[stream] = None
+        self._addresses[stream.address] = self._addresses.get(stream.address, 0) + 1
+        for name in stream.names:
+            self._follow(name).streams[stream] = None
+        if self._housekeeping is None:
+            self._known_revision = self._revision()
+            self._housekeeping = asyncio.get_running_loop().call_later(1, self._keep_house)
+
+    def leave(self, stream: LiveStream) -> None:
+        if self.streams.pop(stream, self) is self:
+            return
+        left = self._addresses[stream.address] - 1
+        if left:
+            self._addresses[stream.address] = left
+        else:
+            del self._addresses[stream.address]
+        now = asyncio.get_running_loop().time()
+        for name in stream.names:
+            topic = self._topics.get(name)
+            if topic is not None:
+                topic.streams.pop(stream, None)
+                topic.left_at = now
+
+    def end(self, reason: str) -> None:
+        """End every stream now; no further one is served."""
+        self.ended = reason
+        for stream in list(self.streams):
+            stream.end(reason)
+        self.close()
+
+    def close(self) -> None:
+        """Follow nothing any more."""
+        self._engine.waiters.watch = None
+        for timer in (self._timer, self._housekeeping):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._housekeeping = None
+        if self._rereading is not None:
+            self._rereading.cancel()
+        self._topics.clear()
+        self._runs.clear()
+        self._of_namespace.clear()
+        self._dirty.clear()
+        self._system = None
+
+    # -- topics
+
+    def topic(self, name: TopicName) -> FeedTopic | None:
+        return self._topics.get(name)
+
+    def _follow(self, name: TopicName) -> FeedTopic:
+        topic = self._topics.get(name)
+        if topic is None:
+            every = {"run": RUN_EVERY, "overview": OVERVIEW_EVERY, "system": OVERVIEW_EVERY}.get(name.kind, LISTS_EVERY)
+            self.number += 1  # what moved before is not known, so no earlier cursor reaches here
+            topic = self._topics[name] = FeedTopic(name, every, self.number)
+            if name.kind == "run":
+                self._runs[name.namespace, name.id] = topic
+            elif name.kind in ("runs", "queues", "overview"):
+                self._of_namespace.setdefault(name.namespace, []).append(topic)
+            elif name.kind == "system":
+                self._system = topic
+        self._engine.waiters.watch = self._committed
+        return topic
+
+    def _forget(self, topic: FeedTopic) -> None:
+        del self._topics[topic.name]
+        self._runs.pop((topic.name.namespace, topic.name.id), None)
+        self._dirty.pop(topic, None)
+        if topic is self._system:
+            self._system = None
+        alike = self._of_namespace.get(topic.name.namespace, [])
+        if topic in alike:
+            alike.remove(topic)
+            if not alike:
+                del self._of_namespace[topic.name.namespace]
+        if not self._topics:
+            self._engine.waiters.watch = None
+
+    # -- what moved
+
+    def _committed(self, decision: Decision) -> None:
+        """A decision is on disk. Called for each of them, so it only keeps the decision."""
+        self._decisions.append(decision)
+        if self._timer is None:
+            self._arm(self._folded_at + RUN_EVERY)
+
+    def foreign_commit(self) -> None:
+        """Another process has committed: all that is known is that something moved."""
+        if self._topics:
+            self._foreign = True
+            self._arm(self._folded_at + RUN_EVERY)
+
+    def engine_changed(self) -> None:
+        """This process became the engine, or is no longer, or the database cannot be reached."""
+        self.foreign_commit()
+
+    def bulk_moved(self, namespace: str, id: str, position: dict[str, Any]) -> None:
+        """A bulk operation has gone on."""
+        topic = self._topics.get(TopicName("bulk", namespace, id))
+        if topic is not None:
+            topic.position = position
+            self._mark(topic)
+            self._arm(topic.due)
+
+    def _mark(self, topic: FeedTopic) -> None:
+        self._dirty[topic] = None
+
+    def _arm(self, at: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= at:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(max(at, loop.time()), self._tick)
+
+    def _tick(self) -> None:
+        """Fold what was committed, and publish the topics whose time has come."""
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        self._folded_at = now
+        self._fold()
+        if self._foreign:
+            self._foreign = False
+            self._fold_foreign()
+        later: float | None = None
+        for topic in list(self._dirty):
+            if topic.due <= now:
+                del self._dirty[topic]
+                topic.due = now + topic.every
+                self.publish(topic)
+            elif later is None or topic.due < later:
+                later = topic.due
+        if later is not None:
+            self._arm(later)
+
+    def _fold(self) -> None:
+        decisions, self._decisions = self._decisions, []
+        runs = self._runs
+        for decision in decisions:
+            row = decision.instance
+            self.sequence += 1
+            namespace, _, beside = row.namespace.partition("/")  # schedules and streams have a namespace beside it
+            for topic in self._of_namespace.get(namespace, ()):
+                kind = topic.name.kind
+                if kind == "overview":
+                    self._mark(topic)
+                elif kind == "runs" and not beside:
+                    _count_runs(topic, decision)
+                    self._mark(topic)
+                elif kind == "queues" and decision.tasks:
+                    topic.count("tasks", len(decision.tasks))
+                    self._mark(topic)
+            if runs:
+                topic = runs.get((row.namespace, row.workflow_id))
+                if topic is not None and topic.follows(decision):
+                    self._mark(topic)
+        if decisions and self._system is not None:
+            self._mark(self._system)
+
+    def _fold_foreign(self) -> None:
+        self.sequence += 1
+        for topic in self._topics.values():
+            kind = topic.name.kind
+            if kind == "runs":
+                for name in ("changed", "started", "closed"):
+                    topic.count(name, None)
+            elif kind == "queues":
+                topic.count("tasks", None)
+            if kind not in ("run", "bulk"):
+                self._mark(topic)
+        if self._rereading is None or self._rereading.done():
+            self._rereading = self._engine.world.spawn(self._reread(), "backstay-live")
+
+    async def _reread(self) -> None:
+        """Read the positions of the runs that are listened to, a few at a time."""
+        loop = asyncio.get_running_loop()
+        topics = [topic for topic in self._runs.values() if topic.streams]
+        for first in range(0, len(topics), REREAD):
+            began = loop.time()
+            for topic in topics[first : first + REREAD]:
+                try:
+                    found = await self.position(topic.name)
+                except StoreError:
+                    return  # what moved is announced when the database is back
+                if found is not None and topic.stands_at(*found):
+                    self._mark(topic)
+                    self._arm(topic.due)
+            await asyncio.sleep(REST * (loop.time() - began))
+
+    async def position(self, name: TopicName) -> tuple[RunRow, int] | None:
+        """The current run of a workflow, and its last event, as they are on disk. None: there is no such run."""
+        store = self._engine.store
+        rows = await store.runs(RunFilter(namespace=name.namespace, workflow_id=name.id, current=True, limit=1))
+        if not rows:
+            return None
+        last = await store.last_event(rows[0].key)
+        return rows[0], 0 if last is None else last.sequence
+
+    # -- frames
+
+    def publish(self, topic: FeedTopic) -> None:
+        """Encode what moved once, and hand it to all streams of the topic."""
+        counts, topic.counts = topic.counts, {}
+        if topic.changed:
+            runs, topic.changed = len(topic.changed), set()
+            counts["changed"] = None if counts.get("changed", 0) is None else runs
+        self.number += 1
+        topic.frames.append((self.number, counts))
+        if not topic.streams:
+            return
+        frame = self.frame("moved", self.moved(topic, counts))
+        self._hand_out(topic, frame, list(topic.streams), 0)
+
+    def _hand_out(self, topic: FeedTopic, frame: bytes, streams: list[LiveStream], first: int) -> None:
+        for stream in streams[first : first + AT_ONCE]:
+            stream.push(topic.name, frame)
+        if first + AT_ONCE < len(streams):
+            asyncio.get_running_loop().call_soon(self._hand_out, topic, frame, streams, first + AT_ONCE)
+
+    def moved(self, topic: FeedTopic, counts: Counts) -> dict[str, Any]:
+        name = topic.name
+        body: dict[str, Any] = {"topic": name.said, "namespace": name.namespace, "sequence": self.sequence}
+        if name.kind == "system":
+            body["engine"] = self._state()
+        if name.kind == "runs":
+            body |= {"changed": 0, "started": 0, "closed": 0}
+        counts.pop("moved", None)
+        return body | counts | topic.position
+
+    def frame(self, event: str, body: dict[str, Any]) -> bytes:
+        """One server-sent event, with the number of the last frame as its id."""
+        body = body | {"generated_at": iso(self._engine.world.now())}
+        return b"id: %b\nevent: %b\ndata: %b\n\n" % (self.cursor().encode(), event.encode(), _encode(body))
+
+    def cursor(self) -> str:
+        return f"{self._engine.incarnation}-{self.number}"
+
+    def seen(self, cursor: str) -> int | None:
+        """The number of the last frame that the holder of this cursor has; None: the cursor is of another process."""
+        incarnation, _, number = cursor.rpartition("-")
+        known = incarnation == self._engine.incarnation and number.isascii() and number.isdigit() and len(number) < 19
+        return int(number) if known and int(number) <= self.number else None
+
+    def _state(self) -> str:
+        if self._engine.down is not None:
+            return "unavailable"
+        return "running" if self._engine.holder else "standby"
+
+    # -- housekeeping
+
+    def _keep_house(self) -> None:
+        """Once a second: heartbeats, credentials that have ended, readers that are stuck, topics that nobody wants."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        revision = self._revision()
+        changed, self._known_revision = revision != self._known_revision, revision
+        self._look_after(list(self.streams), 0, changed)
+        if changed:
+            for topic in self._topics.values():
+                if topic.name.kind in ("queues", "overview", "system"):
+                    self._mark(topic)
+            self._arm(now)
+        for topic in list(self._topics.values()):
+            if not topic.streams and now - topic.left_at > LINGER:
+                self._forget(topic)
+        self._housekeeping = loop.call_later(1, self._keep_house) if self._topics else None
+
+    def _look_after(self, streams: list[LiveStream], first: int, check: bool) -> None:
+        loop = asyncio.get_running_loop()
+        for stream in streams[first : first + AT_ONCE]:
+            stream.keep(loop.time(), check=check)
+        if first + AT_ONCE < len(streams):
+            loop.call_soon(self._look_after, streams, first + AT_ONCE, check)
+
+
+class LiveStream:
+    """One reader and its topics. `valid` says whether its credential still opens them."""
+
+    def __init__(
+        self,
+        feed: LiveFeed,
+        names: list[TopicName],
+        address: str,
+        after: str | None,
+        valid: Callable[[], bool],
+    ) -> None:
+        self._feed = feed
+        self.names = list(dict.fromkeys(names))
+        self.address = address
+        self._after = after
+        self._valid = valid
+        self._unsent: dict[TopicName, bytes] = {}  # at most one frame of each topic
+        self._missed = False  # frames were dropped, since the reader is slow
+        self._unplaced = [name for name in self.names if name.kind == "run"]  # whose position was not told yet
+        self._ended: str | None = None
+        self._told_end = False
+        self._beats = False
+        self._wakes: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._taken_at = 0.0
+        self._sending = False  # the reader has not taken the last part yet
+
+    async def parts(self) -> AsyncGenerator[bytes]:
+        """The body of the response. The server asks for the next part when the reader has taken the one before."""
+        self._task = asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        self._taken_at = loop.time()
+        feed = self._feed
+        feed.enter(self)
+        try:
+            part = b"retry: 2000\n\n" + self._open()
+            while True:
+                self._sending = True
+                yield part
+                self._sending = False
+                self._taken_at = loop.time()
+                if self._told_end:
+                    return
+                part = await self._next()
+        finally:
+            feed.leave(self)
+
+    async def _next(self) -> bytes:
+        while self._unplaced:
+            part = await self._where(self._unplaced.pop())
+            if part:
+                return part
+        if not (self._unsent or self._missed or self._beats or self._ended):
+            self._wakes = asyncio.get_running_loop().create_future()
+            await self._wakes
+            self._wakes = None
+        return self._take()
+
+    def _open(self) -> bytes:
+        """The first frame, and what moved since the frame that the reader names."""
+        feed = self._feed
+        topics = {"topics": [name.said for name in self.names]}
+        if self._after is None:
+            return feed.frame("open", topics)
+        number = feed.seen(self._after)
+        missed: list[tuple[FeedTopic, Counts]] = []
+        for name in self.names:
+            topic = feed.topic(name)
+            assert topic is not None, "it is followed since this stream has entered"
+            counts = None if number is None else topic.since_frame(number)
+            if counts is None:
+                return feed.frame("reload", topics | {"reason": "gap_unknown"})
+            if counts:
+                missed.append((topic, counts))
+        return b"".join(
+            (feed.frame("open", topics), *(feed.frame("moved", feed.moved(topic, counts)) for topic, counts in missed))
+        )
+
+    async def _where(self, name: TopicName) -> bytes:
+        """Where a run stands now, so that its reader can tell whether it has missed something."""
+        feed = self._feed
+        topic = feed.topic(name)
+        found = await feed.position(name)
+        if topic is None or found is None:
+            return b""
+        topic.stands_at(*found)
+        return feed.frame("moved", feed.moved(topic, {}))
+
+    def _take(self) -> bytes:
+        unsent, self._unsent = self._unsent, {}
+        missed, self._missed = self._missed, False
+        beats, self._beats = self._beats, False
+        if missed:
+            frames = self._feed.frame(
+                "reload", {"topics": [name.said for name in self.names], "reason": "reader_too_slow"}
+            )
+        else:
+            frames = b"".join(unsent.values()) or (b": heartbeat\n\n" if beats else b"")
+        if self._ended is not None:
+            self._told_end = True
+            frames += self._feed.frame("end", {"reason": self._ended})
+        return frames
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the reader has not taken what it was sent, and frames were dropped since."""
+        return self._missed
+
+    @property
+    def unsent_bytes(self) -> int:
+        return sum(map(len, self._unsent.values()))
+
+    def push(self, name: TopicName, frame: bytes) -> None:
+        """A frame of one of its topics. If the frame before was not taken, the reader is slow and gets neither."""
+        if name in self._unsent or self._missed:
+            self._unsent.clear()
+            self._missed = True
+        else:
+            self._unsent[name] = frame
+        self._wake()
+
+    def end(self, reason: str) -> None:
+        """End with a last frame; at once without it if the reader takes nothing."""
+        self._ended = reason
+        if self._sending and self._task is not None:
+            self._task.cancel()
+        self._wake()
+
+    def keep(self, now: float, *, check: bool) -> None:
+        """Beat if it was quiet for long, end if its credential has ended, and cut off a reader that is stuck."""
+        quiet = now - self._taken_at
+        if self._sending and quiet > STUCK and self._task is not None:
+            self._task.cancel()
+        beat = quiet >= HEARTBEAT and not self._sending
+        if (check or beat) and not self._valid():
+            self.end("credential_ended")
+        elif beat:
+            self._beats = True
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._wakes is not None and not self._wakes.done():
+            self._wakes.set_result(None)
+
+
+def _count_runs(topic: FeedTopic, decision: Decision) -> None:
+    run = decision.instance.run
+    if run is not None:
+        topic.changed.add(run)
+    if decision.runs:
+        started = sum(is_new for is_new, _ in decision.runs)
+        if started:
+            topic.count("started", started)
+    if decision.closed:
+        topic.count("closed", len(decision.closed))
