@@ -15,6 +15,7 @@ from backstay.store import postgresql as dialect
 from backstay.store.postgresql.connection import address, prepare, writing
 from backstay.store.postgresql.listing import select_runs
 from backstay.store.sql import queries
+from backstay.store.views import VIEWS
 
 from ..postgresql import with_schema
 
@@ -69,8 +70,10 @@ async def plan(connection: Any, statement: str, parameters: int) -> str:
 @pytest.mark.parametrize("name", QUERIES)
 def test_every_query_is_used(name: str) -> None:
     native = Path(dialect.__file__).parent
-    code = [*native.glob("*.py"), native.parent / "reading.py"]
-    assert any(f'"{name}"' in place.read_text(encoding="utf-8") for place in code)
+    code = [*native.glob("*.py"), native.parent / "reading.py", native.parent / "views.py"]
+    # The statements of the views are named after them.
+    spelt = {f'"{name}"', *(f'"{name.removesuffix(view)}{{view}}"' for view in VIEWS if name.endswith(view))}
+    assert any(one in place.read_text(encoding="utf-8") for place in code for one in spelt)
 
 
 async def test_every_query_prepares_and_the_hot_ones_go_through_their_index(url: str) -> None:

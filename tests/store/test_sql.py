@@ -13,8 +13,9 @@ import pytest
 from backstay.store import RunFilter
 from backstay.store import sqlite as dialect
 from backstay.store.sql import migrations, queries
-from backstay.store.sqlite.connection import migrate
+from backstay.store.sqlite.connection import connect, migrate
 from backstay.store.sqlite.listing import select_runs
+from backstay.store.views import VIEWS
 
 QUERIES = queries("backstay.store.sqlite")
 TEMPLATES = {name for name, text in QUERIES.items() if text.endswith("values")}
@@ -45,7 +46,7 @@ HOT = {
 
 @pytest.fixture
 def connection() -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection = connect(":memory:")
     migrate(connection, ":memory:", migrations("backstay.store.sqlite"))
     yield connection
     connection.close()
@@ -78,8 +79,10 @@ def test_no_query_numbers_its_parameters(name: str) -> None:
 @pytest.mark.parametrize("name", QUERIES)
 def test_every_query_is_used(name: str) -> None:
     native = Path(dialect.__file__).parent
-    places = [*native.glob("*.py"), native.parent / "reading.py"]
-    assert any(f'"{name}"' in place.read_text(encoding="utf-8") for place in places)
+    places = [*native.glob("*.py"), native.parent / "reading.py", native.parent / "views.py"]
+    # The statements of the views are named after them.
+    spelt = {f'"{name}"', *(f'"{name.removesuffix(view)}{{view}}"' for view in VIEWS if name.endswith(view))}
+    assert any(one in place.read_text(encoding="utf-8") for place in places for one in spelt)
 
 
 @pytest.mark.parametrize("name", HOT)

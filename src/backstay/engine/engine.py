@@ -19,7 +19,7 @@ from weakref import WeakSet
 from backstay.engine.batch import BatchEntry, Uncommitted
 from backstay.engine.cache import Cache, CachedInstance, Reply
 from backstay.engine.dispatch import Dispatcher
-from backstay.engine.effects import Effects, log_failed_effect
+from backstay.engine.effects import CommitObserver, Effects, log_failed_effect
 from backstay.engine.inline import InlineCode
 from backstay.engine.leases import Leases
 from backstay.engine.lifecycle import EngineHooks, call_all
@@ -112,6 +112,10 @@ class Engine:
         _engines.add(self)
         self._writing = False
         self._flushing = False
+
+    def observe_commits(self, observer: CommitObserver) -> None:
+        """Call `observer` with every decision that is on disk, and its instance."""
+        self._effects.observers.append(observer)
 
     def forked(self) -> None:
         """Refuse all messages: this is a child process now, and the engine belongs to its parent."""

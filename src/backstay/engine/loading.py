@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from functools import partial
 from typing import Protocol
 
 from backstay.engine.cache import Cache, CachedInstance, Reply
 from backstay.engine.refused_completions import Submits
 from backstay.engine.timer_queue import TimerQueue
 from backstay.engine.world import World
+from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
@@ -19,6 +21,8 @@ from backstay.kernel.values import Micros
 from backstay.store import Loaded, Ready, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
+
+PAGE = 500  # events that are read at once for an answer
 
 WaitingMessage = tuple[Message, Reply | None, bool]
 """A message, the callback for its answer, and whether to submit it again if the instance cannot be read."""
@@ -136,6 +140,38 @@ class Loading:
         if entry is not None and not (entry.inflight or entry.dead) and _matches(entry.instance, loaded):
             return entry.instance
         return self.restore(loaded)
+
+    async def in_memory(self, key: int) -> Instance | None:
+        """The instance in memory, if it is committed and has the rows that are on disk now; its history is not read."""
+        facts = (await self._store.facts([key])).get(key)
+        tasks = await self._store.tasks(key)
+        entry = self._cache.get(key)
+        if facts is None or entry is None or entry.inflight or entry.dead:
+            return None
+        instance = entry.instance
+        run = instance.run
+        same = (
+            run is not None
+            and (instance.last_decision, instance.next_wake) == (facts.last_decision, facts.next_wake)
+            and run.key == facts.run
+            and len(instance.tasks) == len(tasks)
+            and all(instance.tasks.get(task.id) == task for task in tasks)
+        )
+        return instance if same else None
+
+    async def fold_older(self, row: RunRow) -> Instance:
+        """A run that is not the current one of its instance, from its history alone, a page at a time."""
+        instance = Instance(row.workflow, row.namespace, row.workflow_id)
+        instance.workflow_type = row.workflow_type
+        run = instance.run = Run(row.key, row.run_id, row.number)
+        while True:
+            page = await self._store.history(row.key, run.length, PAGE)
+            self._machine.fold(instance, run, page)
+            if len(page) < PAGE:
+                return instance
+            turn = self._world.future()
+            self._world.soon(partial(turn.set_result, None))
+            await turn
 
     def restore(self, loaded: Loaded) -> Instance:
         """Fold an instance from its rows."""

@@ -15,6 +15,7 @@ from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.lock import EngineLock
 from backstay.engine.matching import Matching
 from backstay.engine.notices import Notices
+from backstay.engine.projector import Projector
 from backstay.engine.recovery import Recovery
 from backstay.engine.sweep import Sweep
 from backstay.engine.workflow_commands import Payloads
@@ -26,7 +27,8 @@ from backstay.store import Store
 
 class Node:
     """`commits`: the thread on which the store commits, if it has one; it ends with the node. `guest`: this process runs no
-    tasks and leaves the engine of a shared database to others. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`."""
+    tasks and leaves the engine of a shared database to others. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`. `views`:
+    whether views of runs are stored, for operators."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class Node:
         overdue: Micros | None = None,
         sweep_every: Micros | None = None,
         sweep_rests: Callable[[], bool] = lambda: False,
+        views: bool = True,
     ) -> None:
         self.store = store
         self._commits = commits
@@ -56,6 +59,7 @@ class Node:
         self.lock = EngineLock(engine, lifecycle, guest=guest)
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
         self.recovery = Recovery(engine, self.lock, Notices(engine, lifecycle), self.sweep, lifecycle)
+        self.projector = Projector(engine, lifecycle, active=views)
         self.api = Api(engine, payloads, exporter, guest=self.lock.guest, unoffered=self.sweep.unoffered)
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
 
@@ -67,6 +71,7 @@ class Node:
 
     def stop(self) -> None:
         """Stop all jobs, timers, deliveries and checks."""
+        self.projector.stop()
         self.recovery.stop()
         self.engine.close()
 

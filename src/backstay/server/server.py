@@ -120,6 +120,7 @@ class Server:
             overdue=settings.task_repair_redispatch_after_seconds * SECOND,
             sweep_every=settings.task_repair_loop_throttle_seconds * SECOND,
             sweep_rests=self.sweep_policy.rests,
+            views=settings.views,
         )
         self.engine = self.node.engine
         self.recovery = self.node.recovery

@@ -99,6 +99,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     retention_interval_seconds: Annotated[int, Meta(ge=0, le=86_400)] = 3600
     retention_archive: str | None = None
+    views: bool = True
 
     query_timeout_seconds: Seconds = 10
     update_wait_completion_timeout_seconds: Annotated[float, Meta(gt=0, le=60)] = 10

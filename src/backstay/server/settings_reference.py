@@ -99,6 +99,7 @@ SECTIONS = [
         {
             "retention_interval_seconds": "how often old runs are removed; 0: only on request",
             "retention_archive": "the directory that removed runs are written to first",
+            "views": "store views of runs for operators; off, lists by state find nothing and details take longer",
             "export_signing_key": "signs exports and archives (HMAC-SHA256)",
             "export_signing_key_id": "the name of that key in the signature",
             "export_redactor": "`package.module:function`, called as `(value, context)` for every payload and every text"

@@ -27,6 +27,16 @@ from backstay.kernel.errors import BackstayError
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
+from backstay.store.views import (
+    InstanceFacts,
+    ResumeCounts,
+    SummaryCounts,
+    SummaryRow,
+    Unprojected,
+    ViewChanges,
+    ViewCounts,
+    ViewRow,
+)
 
 
 class StoreError(BackstayError):
@@ -305,6 +315,54 @@ class Store(Protocol):
         ...
 
     def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]: ...
+
+    def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
+        """Write stored views in one transaction, which may be lost with the machine; `done` as in `apply`."""
+        ...
+
+    def summaries(self, runs: Sequence[int]) -> Awaitable[dict[int, SummaryRow]]: ...
+
+    def view_rows(self, view: str, run: int) -> Awaitable[list[ViewRow]]: ...
+
+    def facts(self, workflows: Sequence[int]) -> Awaitable[dict[int, InstanceFacts]]:
+        """What stored views are compared with."""
+        ...
+
+    def unprojected(self, schema: int, after: int, limit: int) -> Awaitable[Unprojected]:
+        """One page of runs: those whose stored views are missing or old."""
+        ...
+
+    def closed_but_open(self) -> Awaitable[list[int]]:
+        """Runs that have closed, and whose summary says that they are open."""
+        ...
+
+    def orphaned_views(self, limit: int) -> Awaitable[list[int]]:
+        """Summaries of runs that do not exist."""
+        ...
+
+    def prune_views(self) -> Awaitable[None]:
+        """Remove the rows of views whose run does not exist."""
+        ...
+
+    def count_summaries(self, namespace: str, schema: int, limit: int) -> Awaitable[tuple[SummaryCounts, int]]:
+        """Compare summaries with the newest runs of a namespace. Also returns the oldest run it has looked at."""
+        ...
+
+    def count_view(self, view: str, namespace: str, oldest: int) -> Awaitable[ViewCounts]:
+        """Compare the rows of a view with summaries, from a run on."""
+        ...
+
+    def resume_sources(self, after: int, limit: int) -> Awaitable[ResumeCounts]:
+        """One page of all open runs, by what will resume them."""
+        ...
+
+    def started_since(self, after: int, at: Micros) -> Awaitable[list[tuple[str, str, Micros]]]:
+        """(namespace, workflow type, started) of the runs after a key that started since a time."""
+        ...
+
+    def ended_since(self, namespace: str, at: Micros) -> Awaitable[list[tuple[str, str, str, str, Micros, Micros]]]:
+        """(namespace, workflow type, status, reason, started, closed) of the runs that ended since a time."""
+        ...
 
     def acquire(self) -> Awaitable[bool]:
         """Become the one engine of this database, if it has none. Lasts until the process ends or closes the store."""

@@ -188,3 +188,322 @@ where run = ?
 -- name: forget_run
 delete from run
 where key = ?
+
+-- name: put_summary
+insert into workflow_run_summaries (
+  run, workflow, namespace, run_id, workflow_type, state, attention, liveness, wait_kind, queue, build,
+  task_kind, task_type, since, until, sort_timestamp, events, bytes, duration, waits, timeline, timers,
+  lineage, projected, schema, stamp, digest, body
+)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+on conflict (run) do update set
+  workflow = excluded.workflow, namespace = excluded.namespace, run_id = excluded.run_id,
+  workflow_type = excluded.workflow_type, state = excluded.state, attention = excluded.attention,
+  liveness = excluded.liveness, wait_kind = excluded.wait_kind, queue = excluded.queue,
+  build = excluded.build, task_kind = excluded.task_kind, task_type = excluded.task_type,
+  since = excluded.since, until = excluded.until, sort_timestamp = excluded.sort_timestamp,
+  events = excluded.events, bytes = excluded.bytes, duration = excluded.duration, waits = excluded.waits,
+  timeline = excluded.timeline, timers = excluded.timers, lineage = excluded.lineage,
+  projected = excluded.projected, schema = excluded.schema, stamp = excluded.stamp, digest = excluded.digest,
+  body = excluded.body
+
+-- name: forget_summary
+delete from workflow_run_summaries
+where run = ?
+
+-- name: count_up
+insert into tally (namespace, grain, at, workflow_type, outcome, bucket, n)
+values (?, ?, ?, ?, ?, ?, ?)
+on conflict (namespace, grain, at, workflow_type, outcome, bucket) do update
+set n = tally.n + excluded.n
+
+-- name: forget_tally
+delete from tally
+where grain = ?
+  and at < ?
+
+-- name: unprojected
+-- One page of runs of workflows: whether the stored views of each are missing, old, or right.
+select r.key, r.workflow,
+  case
+    when s.run is null then 2
+    when s.schema <> ? or s.projected = 0
+      or s.stamp <> case when w.run = r.key then w.last else r.length end then 1
+    else 0
+  end
+from (
+  select key, workflow, length
+  from run
+  where key > ?
+    and namespace not like '%/%'
+  order by key
+  limit ?
+) r
+join workflow w on w.key = r.workflow
+left join workflow_run_summaries s on s.run = r.key
+order by r.key
+
+-- name: closed_but_open
+-- Summaries of open runs whose run has closed since.
+select s.run
+from workflow_run_summaries s
+join run r on r.key = s.run
+where s.state in ('waiting', 'sleeping', 'working', 'retrying', 'ready', 'blocked', 'paused')
+  and r.closed_at is not null
+
+-- name: summary_orphans
+select run
+from workflow_run_summaries
+where not exists (select 1 from run where run.key = workflow_run_summaries.run)
+limit ?
+
+-- name: recent_starts
+select namespace, workflow_type, started_at
+from run
+where key > ?
+  and started_at >= ?
+  and namespace not like '%/%'
+
+-- name: recent_ends
+select namespace, workflow_type, status, closed_reason, started_at, closed_at
+from run
+where closed_at >= ?
+  and namespace = ?
+
+-- name: resume_page
+-- One page of the liveness certificate: open runs by what resumes them. A task row that is missing resumes nothing.
+select count(*), max(key),
+  count(*) filter (where is_open),
+  count(*) filter (where is_open and tasks = expects and tasks > 0),
+  count(*) filter (where is_open and tasks = expects and tasks = 0 and next_wake is not null),
+  count(*) filter (where is_open and tasks = expects and tasks = 0 and next_wake is null and awaited > 0),
+  count(*) filter (
+    where is_open and tasks = expects and tasks = 0 and next_wake is null and awaited = 0 and outside > 0
+  )
+from (
+  select w.key, w.namespace, w.workflow_id, w.next_wake, w.awaited, w.outside, w.expects, w.run,
+    (select count(*) from task where task.workflow = w.key and state in ('ready', 'leased', 'failed')) as tasks,
+    exists(select 1 from run where run.key = w.run and run.closed_at is null) as is_open
+  from (
+    select *
+    from workflow
+    where key > ?
+      and namespace not like '%/%'
+    order by key
+    limit ?
+  ) w
+) p
+
+-- name: stranded_page
+select p.key, p.namespace, p.workflow_id
+from (
+  select w.key, w.namespace, w.workflow_id, w.next_wake, w.awaited, w.outside, w.expects, w.run,
+    (select count(*) from task where task.workflow = w.key and state in ('ready', 'leased', 'failed')) as tasks
+  from (
+    select *
+    from workflow
+    where key > ?
+      and namespace not like '%/%'
+    order by key
+    limit ?
+  ) w
+) p
+join run r on r.key = p.run
+where r.closed_at is null
+  and (tasks <> expects or (tasks = 0 and next_wake is null and awaited = 0 and outside = 0))
+
+-- name: summary_counts
+-- Over the runs of workflows of one namespace, the newest first, as far as it looks.
+select count(*), count(s.run),
+  count(*) filter (where s.run is null),
+  count(*) filter (
+    where s.schema <> ? or s.stamp <> case when w.run = r.key then w.last else r.length end
+  ),
+  count(*) filter (where s.waits > 0), count(*) filter (where s.timeline > 0),
+  count(*) filter (where s.timers > 0), count(*) filter (where s.lineage > 0),
+  coalesce(sum(s.waits), 0), coalesce(sum(s.timeline), 0), coalesce(sum(s.timers), 0), coalesce(sum(s.lineage), 0),
+  count(*) filter (where s.wait_kind is not null and r.closed_at is null),
+  coalesce(sum(case when w.run = r.key then w.length else r.length end), 0),
+  min(r.key)
+from (
+  select key, workflow, length, closed_at
+  from run
+  where namespace = ?
+  order by key desc
+  limit ?
+) r
+join workflow w on w.key = r.workflow
+left join workflow_run_summaries s on s.run = r.key
+
+-- name: put_waits
+insert into workflow_run_waits (run, position, entries, stamp, digest, body)
+values (?, ?, ?, ?, ?, ?)
+on conflict (run, position) do update
+set entries = excluded.entries, stamp = excluded.stamp, digest = excluded.digest, body = excluded.body
+
+-- name: forget_waits
+delete from workflow_run_waits
+where run = ?
+  and position >= ?
+
+-- name: rows_of_waits
+select run, position, entries, stamp, digest, body
+from workflow_run_waits
+where run = ?
+order by position
+
+-- name: orphans_of_waits
+delete from workflow_run_waits
+where not exists (select 1 from run where run.key = workflow_run_waits.run)
+
+-- name: put_timeline
+insert into workflow_run_timeline_entries (run, position, entries, stamp, digest, body)
+values (?, ?, ?, ?, ?, ?)
+on conflict (run, position) do update
+set entries = excluded.entries, stamp = excluded.stamp, digest = excluded.digest, body = excluded.body
+
+-- name: forget_timeline
+delete from workflow_run_timeline_entries
+where run = ?
+  and position >= ?
+
+-- name: rows_of_timeline
+select run, position, entries, stamp, digest, body
+from workflow_run_timeline_entries
+where run = ?
+order by position
+
+-- name: orphans_of_timeline
+delete from workflow_run_timeline_entries
+where not exists (select 1 from run where run.key = workflow_run_timeline_entries.run)
+
+-- name: put_timers
+insert into workflow_run_timer_entries (run, position, entries, stamp, digest, body)
+values (?, ?, ?, ?, ?, ?)
+on conflict (run, position) do update
+set entries = excluded.entries, stamp = excluded.stamp, digest = excluded.digest, body = excluded.body
+
+-- name: forget_timers
+delete from workflow_run_timer_entries
+where run = ?
+  and position >= ?
+
+-- name: rows_of_timers
+select run, position, entries, stamp, digest, body
+from workflow_run_timer_entries
+where run = ?
+order by position
+
+-- name: orphans_of_timers
+delete from workflow_run_timer_entries
+where not exists (select 1 from run where run.key = workflow_run_timer_entries.run)
+
+-- name: put_lineage
+insert into workflow_run_lineage_entries (run, position, entries, stamp, digest, body)
+values (?, ?, ?, ?, ?, ?)
+on conflict (run, position) do update
+set entries = excluded.entries, stamp = excluded.stamp, digest = excluded.digest, body = excluded.body
+
+-- name: forget_lineage
+delete from workflow_run_lineage_entries
+where run = ?
+  and position >= ?
+
+-- name: rows_of_lineage
+select run, position, entries, stamp, digest, body
+from workflow_run_lineage_entries
+where run = ?
+order by position
+
+-- name: orphans_of_lineage
+delete from workflow_run_lineage_entries
+where not exists (select 1 from run where run.key = workflow_run_lineage_entries.run)
+
+-- name: count_waits
+-- Over the same runs as `summary_counts`: entries, runs with any, runs with another number than their summary says, and runs
+-- with a row that was changed.
+select coalesce(sum(v.entries), 0), count(*) filter (where v.entries > 0),
+  count(*) filter (where s.projected = 1 and s.waits <> coalesce(v.entries, 0)),
+  count(*) filter (where v.damaged > 0)
+from workflow_run_summaries s
+left join (
+  select run, sum(entries) as entries, count(*) filter (where md5(body) <> digest) as damaged
+  from workflow_run_waits
+  where run >= ?
+  group by run
+) v on v.run = s.run
+where s.namespace = ?
+  and s.run >= ?
+
+-- name: count_orphans_of_waits
+select count(*)
+from workflow_run_waits
+where not exists (select 1 from run where run.key = workflow_run_waits.run)
+
+-- name: count_timeline
+-- Over the same runs as `summary_counts`: entries, runs with any, runs with another number than their summary says, and runs
+-- with a row that was changed.
+select coalesce(sum(v.entries), 0), count(*) filter (where v.entries > 0),
+  count(*) filter (where s.projected = 1 and s.timeline <> coalesce(v.entries, 0)),
+  count(*) filter (where v.damaged > 0)
+from workflow_run_summaries s
+left join (
+  select run, sum(entries) as entries, count(*) filter (where md5(body) <> digest) as damaged
+  from workflow_run_timeline_entries
+  where run >= ?
+  group by run
+) v on v.run = s.run
+where s.namespace = ?
+  and s.run >= ?
+
+-- name: count_orphans_of_timeline
+select count(*)
+from workflow_run_timeline_entries
+where not exists (select 1 from run where run.key = workflow_run_timeline_entries.run)
+
+-- name: count_timers
+-- Over the same runs as `summary_counts`: entries, runs with any, runs with another number than their summary says, and runs
+-- with a row that was changed.
+select coalesce(sum(v.entries), 0), count(*) filter (where v.entries > 0),
+  count(*) filter (where s.projected = 1 and s.timers <> coalesce(v.entries, 0)),
+  count(*) filter (where v.damaged > 0)
+from workflow_run_summaries s
+left join (
+  select run, sum(entries) as entries, count(*) filter (where md5(body) <> digest) as damaged
+  from workflow_run_timer_entries
+  where run >= ?
+  group by run
+) v on v.run = s.run
+where s.namespace = ?
+  and s.run >= ?
+
+-- name: count_orphans_of_timers
+select count(*)
+from workflow_run_timer_entries
+where not exists (select 1 from run where run.key = workflow_run_timer_entries.run)
+
+-- name: count_lineage
+-- Over the same runs as `summary_counts`: entries, runs with any, runs with another number than their summary says, and runs
+-- with a row that was changed.
+select coalesce(sum(v.entries), 0), count(*) filter (where v.entries > 0),
+  count(*) filter (where s.projected = 1 and s.lineage <> coalesce(v.entries, 0)),
+  count(*) filter (where v.damaged > 0)
+from workflow_run_summaries s
+left join (
+  select run, sum(entries) as entries, count(*) filter (where md5(body) <> digest) as damaged
+  from workflow_run_lineage_entries
+  where run >= ?
+  group by run
+) v on v.run = s.run
+where s.namespace = ?
+  and s.run >= ?
+
+-- name: count_orphans_of_lineage
+select count(*)
+from workflow_run_lineage_entries
+where not exists (select 1 from run where run.key = workflow_run_lineage_entries.run)
+
+-- name: count_summary_orphans
+select count(*)
+from workflow_run_summaries
+where not exists (select 1 from run where run.key = workflow_run_summaries.run)

@@ -19,6 +19,16 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.store import HistorySizes, Loaded, Located, RegistryEntry, StatusCount, StoredSend, rows
 from backstay.store.rows import Row
+from backstay.store.views import (
+    VIEWS,
+    InstanceFacts,
+    ResumeCounts,
+    SummaryCounts,
+    SummaryRow,
+    Unprojected,
+    ViewCounts,
+    ViewRow,
+)
 
 T = TypeVar("T")
 Kinds = dict[str, type[Event]]
@@ -131,6 +141,78 @@ class Reading(ABC):
 
     def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]:
         return self._ask("kept", (kind,), lambda found: [RegistryEntry(kind, *row) for row in found])
+
+    # -- stored views
+
+    def summaries(self, runs: Sequence[int]) -> Awaitable[dict[int, SummaryRow]]:
+        named = ",".join(map(str, runs))
+        return self._ask("summaries", (named,), lambda found: {row[0]: SummaryRow(*row) for row in found})
+
+    def view_rows(self, view: str, run: int) -> Awaitable[list[ViewRow]]:
+        return self._ask(f"rows_of_{view}", (run,), lambda found: [ViewRow(*row) for row in found])
+
+    def facts(self, workflows: Sequence[int]) -> Awaitable[dict[int, InstanceFacts]]:
+        named = ",".join(map(str, workflows))
+        return self._ask("facts", (named,), lambda found: {row[0]: InstanceFacts(*row) for row in found})
+
+    def unprojected(self, schema: int, after: int, limit: int) -> Awaitable[Unprojected]:
+        def shape(page: Found) -> Unprojected:
+            missing = [(run, workflow) for run, workflow, wrong in page if wrong == 2]
+            outdated = [(run, workflow) for run, workflow, wrong in page if wrong == 1]
+            return Unprojected(missing, outdated, len(page), page[-1][0] if len(page) == limit else None)
+
+        return self._ask("unprojected", (schema, after, limit), shape)
+
+    def closed_but_open(self) -> Awaitable[list[int]]:
+        return self._ask("closed_but_open", (), lambda found: [run for (run,) in found])
+
+    def orphaned_views(self, limit: int) -> Awaitable[list[int]]:
+        return self._ask("summary_orphans", (limit,), lambda found: [run for (run,) in found])
+
+    async def count_summaries(self, namespace: str, schema: int, limit: int) -> tuple[SummaryCounts, int]:
+        asked = (schema, namespace, limit)
+        counted: Row = await self._ask("summary_counts", asked, lambda found: found[0])
+        orphaned: int = await self._ask("count_summary_orphans", (), lambda found: found[0][0])
+        numbers = [int(number or 0) for number in counted]
+        counts = SummaryCounts(
+            runs=numbers[0],
+            summaries=numbers[1],
+            missing=numbers[2],
+            stale=numbers[3],
+            orphaned=orphaned,
+            with_entries=dict(zip(VIEWS, numbers[4:8], strict=True)),
+            entries=dict(zip(VIEWS, numbers[8:12], strict=True)),
+            open_waits=numbers[12],
+            events=numbers[13],
+        )
+        return counts, numbers[14]
+
+    async def count_view(self, view: str, namespace: str, oldest: int) -> ViewCounts:
+        counted: Row = await self._ask(f"count_{view}", (oldest, namespace, oldest), lambda found: found[0])
+        orphaned: int = await self._ask(f"count_orphans_of_{view}", (), lambda found: found[0][0])
+        rows_found, runs, short, damaged = (int(number) for number in counted)
+        return ViewCounts(rows_found, runs, orphaned, short, damaged)
+
+    async def resume_sources(self, after: int, limit: int) -> ResumeCounts:
+        counted: Row = await self._ask("resume_page", (after, limit), lambda found: found[0])
+        looked, last, *numbers = counted
+        opened, tasks, wakes, answers, outside = numbers
+        stranded: list[tuple[int, str, str]] = []
+        if opened > tasks + wakes + answers + outside:
+            stranded = await self._ask(
+                "stranded_page", (after, limit), lambda found: [(row[0], row[1], row[2]) for row in found]
+            )
+        return ResumeCounts(opened, tasks, wakes, answers, outside, stranded, last if looked == limit else None)
+
+    def started_since(self, after: int, at: Micros) -> Awaitable[list[tuple[str, str, Micros]]]:
+        return self._ask("recent_starts", (after, at), lambda found: [(row[0], row[1], row[2]) for row in found])
+
+    def ended_since(self, namespace: str, at: Micros) -> Awaitable[list[tuple[str, str, str, str, Micros, Micros]]]:
+        return self._ask(
+            "recent_ends",
+            (at, namespace),
+            lambda found: [(row[0], row[1], row[2], row[3] or "", row[4], row[5]) for row in found],
+        )
 
 
 def _possible(name: str) -> bool:

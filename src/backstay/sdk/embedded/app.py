@@ -55,6 +55,7 @@ class BackstayOptions(TypedDict, total=False):
     compatibility: str | None
     limits: Limits | None
     cache_bytes: int
+    views: bool
     grace: float
     run_tasks: bool
 
@@ -94,6 +95,7 @@ class AsyncBackstay(AsyncClient):
         compatibility: str | None = None,
         limits: Limits | None = None,
         cache_bytes: int = 48 << 20,
+        views: bool = True,
         grace: float = GRACE,
         run_tasks: bool = True,
         world: Callable[[], World] | None = None,
@@ -116,6 +118,7 @@ class AsyncBackstay(AsyncClient):
         self._workflow_deadline = workflow_deadline if world is None else None
         self._limits = limits
         self._cache_bytes = cache_bytes
+        self._views = views
         self._grace = grace
         self._run_tasks = run_tasks
         self._world = world
@@ -199,6 +202,7 @@ class AsyncBackstay(AsyncClient):
             commits=commits,
             define=self._define,
             cache_bytes=self._cache_bytes,
+            views=self._views,
             guest=not self._run_tasks,
         )
         self.engine = self._node.engine

@@ -19,6 +19,7 @@ from backstay.store.postgresql.writer import PostgresqlWriter
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from backstay.store.rows import run as run_row
 from backstay.store.sql import queries
+from backstay.store.views import VIEWS, ViewChanges, view_statements
 
 T = TypeVar("T")
 
@@ -90,6 +91,20 @@ class PostgresqlStore(Reading):
                 done(gone)
 
         self._spawn(go())
+
+    def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
+        async def go() -> None:
+            try:
+                await self._readers.write_views([(self._sql[name], rows) for name, rows in view_statements(changes)])
+            except Unavailable as error:
+                done(error)
+            else:
+                done(None)
+
+        self._spawn(go())
+
+    async def prune_views(self) -> None:
+        await self._readers.write_views([(self._sql[f"orphans_of_{view}"], [()]) for view in VIEWS])
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="backstay-commit")

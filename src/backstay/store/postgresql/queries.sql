@@ -277,3 +277,13 @@ for update
 -- name: forget_instance
 delete from workflow
 where key = $1
+
+-- name: summaries
+select *
+from workflow_run_summaries
+where run = any(string_to_array($1, ',')::bigint[])
+
+-- name: facts
+select key, last, run, next_wake, expects, (select count(*) from task where task.workflow = workflow.key)
+from workflow
+where key = any(string_to_array($1, ',')::bigint[])

@@ -1,4 +1,4 @@
-"""Sessions that only read: a few, opened when they are needed, so that a long list never blocks a load."""
+"""Sessions that read, and write stored views: a few, opened when they are needed, so that a long list never blocks a load."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from backstay.store.postgresql.connection import Address, closed, connect
 from backstay.store.postgresql.driver import DriverConnection, is_lost, unavailable
+from backstay.store.views import Statements
 
 READERS = 4
 
@@ -49,6 +50,28 @@ class Readers:
         else:
             self._idle.append(connection)
         return found
+
+    async def write_views(self, statements: Statements) -> None:
+        """Write stored views, in one transaction that need not be on disk at once: they can be made again."""
+        async with self._room:
+            if self._closed:
+                raise closed(self._place)
+            connection = self._idle.pop() if self._idle else await connect(self._place)
+            try:
+                async with connection.transaction():
+                    await connection.execute("set local synchronous_commit = off")
+                    for statement, rows in statements:
+                        await connection.executemany(statement, rows)
+            except Exception as error:
+                connection.terminate()
+                raise unavailable(self._place.shown, error) from error
+            except BaseException:
+                connection.terminate()
+                raise
+            if self._closed:
+                connection.terminate()
+            else:
+                self._idle.append(connection)
 
     def forget(self) -> None:
         """Close all idle sessions: the server may have been replaced."""

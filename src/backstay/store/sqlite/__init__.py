@@ -25,12 +25,19 @@ from backstay.store.sqlite import forks
 from backstay.store.sqlite.connection import connect, open_database, unavailable
 from backstay.store.sqlite.listing import select_runs
 from backstay.store.sqlite.writer import Offload, SqliteWriter
+from backstay.store.views import VIEWS, ViewChanges
 
 T = TypeVar("T")
 
 COUNTS = frozenset(
-    ("count_by_status", "event_types", "history_sizes", "sizes")
-)  # these read whole tables; only operators ask for them
+    (
+        *("count_by_status", "event_types", "history_sizes", "sizes"),
+        *("unprojected", "closed_but_open", "summary_orphans", "summary_counts", "count_summary_orphans"),
+        *(f"count_{view}" for view in VIEWS),
+        *(f"count_orphans_of_{view}" for view in VIEWS),
+        *("resume_page", "stranded_page", "recent_starts", "recent_ends"),
+    )
+)  # these read whole tables; only operators and background jobs ask for them
 
 
 class SqliteStore(Reading):
@@ -106,6 +113,16 @@ class SqliteStore(Reading):
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
         self.writer.prune(workflow, run, done)
+
+    def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
+        self.writer.put_views(changes, done)
+
+    async def prune_views(self) -> None:
+        ended = asyncio.get_running_loop().create_future()
+        self.writer.write_views([(f"orphans_of_{view}", [()]) for view in VIEWS], ended.set_result)
+        error = await ended
+        if error is not None:
+            raise error
 
     # -- one engine per file
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from backstay.store import IncompatibleStore, StoreError, Unavailable
 from backstay.store.sql import Migration, check_recorded, check_version, migrations
+from backstay.store.views import digest
 
 APPLICATION_ID = 0x486F6C64  # "Hold"
 OLDEST_SQLITE = (3, 38, 0)  # strict tables and the ->> operator
@@ -110,6 +111,7 @@ def connect(path: str, *, create: bool = False, readers: bool = False, wait: int
         connection.execute(f"pragma busy_timeout = {wait}")
         connection.execute(f"pragma cache_size = {-4096 if readers else -32768}")
         connection.execute("pragma temp_store = memory")
+        connection.create_function("md5", 1, digest, deterministic=True)
         if not readers:
             connection.execute("pragma synchronous = full")
             connection.execute("pragma wal_autocheckpoint = 1000")

@@ -150,3 +150,13 @@ select 1
 from workflow
 where key = ?
   and run = ?
+
+-- name: summaries
+select *
+from workflow_run_summaries
+where run in (select value from json_each('[' || ? || ']'))
+
+-- name: facts
+select key, last, run, next_wake, expects, (select count(*) from task where task.workflow = workflow.key)
+from workflow
+where key in (select value from json_each('[' || ? || ']'))

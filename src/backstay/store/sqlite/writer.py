@@ -18,6 +18,7 @@ from backstay.kernel.decision import Decision
 from backstay.store import ALL, Applied, RegistryEntry, Unavailable
 from backstay.store.sqlite.connection import BUSY, PATIENT, FileGone, connect, file_of, is_down, primary, unavailable
 from backstay.store.sqlite.rows import Rows
+from backstay.store.views import Statements, ViewChanges, view_statements
 
 Offload = Callable[[Callable[[], Applied], Callable[[Applied], None]], None]
 
@@ -89,6 +90,32 @@ class SqliteWriter:
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
         self._when_here(lambda: done(self._prune(workflow, run)))
+
+    def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
+        self.write_views(view_statements(changes), done)
+
+    def write_views(self, statements: Statements, done: Callable[[Unavailable | None], None]) -> None:
+        """Write stored views in a transaction of their own, which the disk need not confirm: they can be made again."""
+        self._when_here(lambda: done(self._write_views(statements)))
+
+    def _write_views(self, statements: Statements) -> Unavailable | None:
+        connection = self.connection
+        if connection is None:
+            return unavailable(self.path, sqlite3.OperationalError("the database is closed"))
+        try:
+            connection.execute("pragma synchronous = normal")
+            connection.execute("begin immediate")
+            for name, values in statements:
+                connection.executemany(self._sql[name], values)
+            connection.execute("commit")
+        except sqlite3.Error as error:
+            with suppress(sqlite3.Error):
+                connection.execute("rollback")
+            return unavailable(self.path, error)
+        finally:
+            with suppress(sqlite3.Error):
+                connection.execute("pragma synchronous = full")
+        return None
 
     def _when_here(self, work: Callable[[], None]) -> None:
         if self.away:

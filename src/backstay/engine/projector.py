@@ -1,0 +1,232 @@
+"""The projector: keeps the stored views of runs up to date, after commits and out of their way.
+
+A commit only notes its instance. A moment later (`TICK`) the projector looks at what was noted: a run that has closed by then was
+never waited for by anybody and costs nothing; one that rests gets its summary, from the state in memory. While the engine is busy,
+all of this takes at most a few percent of its time (`SHARE`), and what does not fit waits: stored views may be out of
+date, and their stamp tells. A reader compares a summary with the rows it was made from, and makes it again if they differ.
+
+Waits, timeline, timers and lineage are made from history, which is read for that: in the background, for runs at rest and closed
+runs, and when somebody asks for them (`backfill.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from backstay.engine.cache import CachedInstance
+from backstay.engine.engine import Engine
+from backstay.engine.lifecycle import EngineHooks
+from backstay.engine.run_views import stored_summary, summary_row
+from backstay.engine.world import Alarm
+from backstay.kernel.decision import Decision, RunRow
+from backstay.kernel.state import Instance
+from backstay.kernel.values import SECOND, Micros, instance_kind
+from backstay.kernel.views.summary import RunSummary, summarize
+from backstay.store import Unavailable
+from backstay.store.views import HOUR, MINUTE, SummaryRow, TallyRow, ViewChanges
+
+TICK = SECOND // 10
+SHARE = 25  # of the time of a busy engine, one part in so many goes into summaries
+SLICE = 10_000  # microseconds that an idle engine spends at a stretch
+MOVING = SECOND  # a run that never rests is written once in this time
+CLOSED = 10_000  # closed runs that are remembered for the background; the others are found by their missing rows
+
+
+class Projector:
+    """`active` False: nothing is stored, and summaries are made when somebody asks."""
+
+    def __init__(self, engine: Engine, lifecycle: EngineHooks, *, active: bool = True) -> None:
+        self._engine = engine
+        self._world = engine.world
+        self._store = engine.store
+        self.active = active
+        self.noted: dict[int, Instance] = {}  # instances with a commit since the last tick
+        self.indexed: list[tuple[bool, RunRow]] = []  # index rows that those commits wrote
+        self.closed: dict[int, int] = {}  # runs that have closed, and their instances, for the background
+        self.rested: dict[int, None] = {}  # open runs with a new summary, for the background
+        self._waiting: dict[int, Micros] = {}  # instances whose summary is out of date, and since when
+        self._tallies: Counter[tuple[str, int, Micros, str, str, int]] = Counter()
+        self._alarm: Alarm | None = None
+        self._writing = False
+        self._stopped = False
+        self.lag: Micros = 0  # for how long a summary has been out of date, at the last tick
+        if active:
+            engine.observe_commits(self.committed)
+            lifecycle.on_lost.append(self._forget)
+
+    # -- commits
+
+    def committed(self, entry: CachedInstance, decision: Decision) -> None:
+        """A decision is on disk. This is called for every one of them, so it only takes notes."""
+        instance = entry.instance
+        self.noted[instance.key] = instance
+        if decision.runs:
+            self.indexed += decision.runs
+        if self._alarm is None:
+            self._alarm = self._world.at(self._world.now() + TICK, self._tick)
+
+    def note(self, workflow: int) -> None:
+        """Make the summary of an instance again soon: its rows were changed."""
+        if self.active and not self._stopped:
+            self._waiting.setdefault(workflow, self._world.now())
+            if self._alarm is None:
+                self._alarm = self._world.at(self._world.now() + TICK, self._tick)
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def _forget(self) -> None:
+        """This process is not the engine any more: the next one finds what is out of date by its stamp."""
+        self.noted.clear()
+        self.indexed.clear()
+        self.closed.clear()
+        self.rested.clear()
+        self._waiting.clear()
+        self._tallies.clear()
+
+    def _tick(self) -> None:
+        self._alarm = None
+        if self._stopped or not self._engine.holder:
+            return
+        busy = bool(self.noted)
+        forgotten = self._count_indexed()
+        noted, self.noted = self.noted, {}
+        now = self._world.now()
+        for key, instance in noted.items():
+            if instance.kind == "workflow" and instance.run is not None and instance.run.is_open:
+                self._waiting.setdefault(key, now)
+            else:
+                self._waiting.pop(key, None)
+        if self._engine.down is None and not self._writing:
+            rows = self._summaries(noted, now, busy)
+            tallies = [TallyRow(*place, n) for place, n in self._tallies.items()]
+            if rows or forgotten or tallies:
+                self._tallies.clear()
+                self._write(ViewChanges(rows, forgotten, (), tallies))
+        self.lag = max((now - since for since in self._waiting.values()), default=0)
+        if (self.noted or self._waiting or self._tallies) and self._alarm is None:
+            self._alarm = self._world.at(now + TICK, self._tick)
+
+    def _count_indexed(self) -> list[int]:
+        """Count runs that started or closed since the last tick. Returns those that may have the summary of an open run."""
+        indexed, self.indexed = self.indexed, []
+        new: set[int] = set()
+        forgotten: list[int] = []
+        for is_new, row in indexed:
+            if instance_kind(row.namespace) != "workflow":
+                continue
+            if is_new:
+                new.add(row.key)
+                self._count(row.namespace, row.started_at, row.workflow_type, "started", 0)
+            if row.closed_at is not None and (is_new or row.archived_at is None):
+                outcome = outcome_of(row.status, row.closed_reason)
+                self._count(
+                    row.namespace, row.closed_at, row.workflow_type, outcome, bucket_of(row.closed_at - row.started_at)
+                )
+                if row.key not in new:
+                    forgotten.append(row.key)
+            if row.closed_at is not None and len(self.closed) < CLOSED:
+                self.closed[row.key] = row.workflow
+        return forgotten
+
+    def _count(self, namespace: str, at: Micros, workflow_type: str, outcome: str, bucket: int) -> None:
+        for grain in (MINUTE, HOUR):
+            self._tallies[namespace, grain, at - at % grain, workflow_type, outcome, bucket] += 1
+
+    def _summaries(self, noted: dict[int, Instance], now: Micros, busy: bool) -> list[SummaryRow]:
+        """Summaries of instances at rest, as many as there is time for, those first that have waited longest."""
+        rows: list[SummaryRow] = []
+        began = self._world.ticks()
+        allowed = TICK // SHARE if busy else SLICE
+        for key, since in list(self._waiting.items()):
+            if key in noted and now - since < MOVING:
+                continue  # it is moving: its next state is as good as this one
+            entry = self._engine.cache.get(key)
+            if entry is not None and entry.inflight:
+                continue  # its state in memory is ahead of the disk
+            del self._waiting[key]
+            if entry is None:
+                self._world.spawn(self._from_disk(key), "backstay-summary")
+            elif entry.instance.run is not None and entry.instance.run.is_open:
+                rows.append(summary_row(summarize(self._engine.machine, entry.instance)))
+                self.rested[entry.instance.run.key] = None
+            if self._world.ticks() - began > allowed:
+                break
+        return rows
+
+    async def _from_disk(self, workflow: int) -> None:
+        """The summary of an instance that is not in memory any more."""
+        try:
+            loaded = await self._store.load(workflow)
+        except Exception:
+            return  # a reader of it gets the error
+        if loaded is None or loaded.run is None or self._stopped:
+            return
+        instance = self._engine.loading.restore(loaded)
+        if instance.current.is_open:
+            self._write(ViewChanges([summary_row(summarize(self._engine.machine, instance))]))
+            self.rested[instance.current.key] = None
+
+    def _write(self, changes: ViewChanges) -> None:
+        self._writing = True
+
+        def written(error: Unavailable | None) -> None:
+            self._writing = False
+            if error is None:
+                return
+            now = self._world.now()
+            for row in changes.summaries:
+                self._waiting.setdefault(row.workflow, now)
+            for tally in changes.tallies:
+                self._tallies[tally[:6]] += tally.n
+            if self._alarm is None and not self._stopped:
+                self._alarm = self._world.at(now + SECOND, self._tick)
+
+        self._store.put_views(changes, written)
+
+    # -- reading
+
+    async def summary(self, row: RunRow) -> RunSummary:
+        """The summary of a run as its rows are now: the stored one if it was made from them, else made again and stored."""
+        return (await self.summaries([row]))[row.key]
+
+    async def summaries(self, rows: Sequence[RunRow]) -> dict[int, RunSummary]:
+        """The summaries of runs. Raises `HistoryDamaged` for a run whose history cannot be read."""
+        stored = await self._store.summaries([row.key for row in rows])
+        facts = await self._store.facts([row.workflow for row in rows])
+        found: dict[int, RunSummary] = {}
+        fresh: list[SummaryRow] = []
+        for row in rows:
+            summary = stored_summary(stored.get(row.key), row, facts.get(row.workflow))
+            if summary is None:
+                summary = await self.fresh_summary(row)
+                # The entries of the views are older than it: the background makes them again.
+                fresh.append(summary_row(summary))
+            found[row.key] = summary
+        if fresh and self.active and self._engine.holder and not self._stopped:
+            self._store.put_views(ViewChanges(fresh), lambda error: None)
+        return found
+
+    async def fresh_summary(self, row: RunRow) -> RunSummary:
+        """The summary of a run from its rows and history, whatever is stored."""
+        engine = self._engine
+        known = await engine.loading.in_memory(row.workflow)
+        if known is not None and known.current.key == row.key:
+            return summarize(engine.machine, known)
+        loaded = await engine.store.load(row.workflow)
+        if loaded is not None and loaded.run is not None and loaded.run.key == row.key:
+            return summarize(engine.machine, engine.loading.committed(loaded))
+        return summarize(engine.machine, await engine.loading.fold_older(row), stamp=row.length)
+
+
+def outcome_of(status: str, closed_reason: str | None) -> str:
+    return "continued" if closed_reason == "continued" else status
+
+
+def bucket_of(length: Micros) -> int:
+    """The bucket of a duration: n for less than 2^n milliseconds."""
+    return (max(length, 0) // 1000).bit_length()

@@ -1,0 +1,176 @@
+"""Stored views: rows that are derived from history and can be made again at any time.
+
+A store keeps them as it is told, and knows nothing of what is in them. They are written after commits, in transactions of their
+own that need not be on disk at once: what is lost with the machine is made again, because its stamp is missing or old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import md5
+from typing import Any, NamedTuple
+
+from backstay.kernel.values import Micros
+
+VIEWS = {
+    "waits": "workflow_run_waits",
+    "timeline": "workflow_run_timeline_entries",
+    "timers": "workflow_run_timer_entries",
+    "lineage": "workflow_run_lineage_entries",
+}
+"""The views of a run, and the table of each."""
+
+MINUTE = 60_000_000
+HOUR = 60 * MINUTE
+
+
+class SummaryRow(NamedTuple):
+    """The row of a run in `workflow_run_summaries`. `waits` to `lineage` count the entries of its views, if `projected`."""
+
+    run: int
+    workflow: int
+    namespace: str
+    run_id: str
+    workflow_type: str
+    state: str
+    attention: str | None
+    liveness: str
+    wait_kind: str | None
+    queue: str
+    build: str | None
+    task_kind: str | None
+    task_type: str | None
+    since: Micros
+    until: Micros | None
+    sort_timestamp: Micros
+    events: int
+    bytes: int
+    duration: Micros | None
+    waits: int
+    timeline: int
+    timers: int
+    lineage: int
+    projected: int
+    schema: int
+    stamp: int
+    digest: str
+    body: bytes
+
+
+class ViewRow(NamedTuple):
+    """Some entries of a view of a run."""
+
+    run: int
+    position: int
+    entries: int
+    stamp: int
+    digest: str
+    body: bytes
+
+    @property
+    def is_intact(self) -> bool:
+        return self.digest == digest(self.body)
+
+
+class TallyRow(NamedTuple):
+    """How many runs of a type started or ended in a minute or an hour (`grain`)."""
+
+    namespace: str
+    grain: int
+    at: Micros
+    workflow_type: str
+    outcome: str
+    bucket: int
+    n: int
+
+
+class InstanceFacts(NamedTuple):
+    """What a stored view is compared with: the row of an instance, and how many task rows it has."""
+
+    workflow: int
+    last_decision: int
+    run: int | None
+    next_wake: Micros | None
+    expects: int
+    tasks: int
+
+
+class ViewChanges(NamedTuple):
+    """What one transaction writes. `views` replaces rows of a run from a position on: (view, run, position, rows)."""
+
+    summaries: Sequence[SummaryRow] = ()
+    forgotten: Sequence[int] = ()  # runs whose summary is removed
+    views: Sequence[tuple[str, int, int, Sequence[ViewRow]]] = ()
+    tallies: Sequence[TallyRow] = ()
+    old_tallies: Sequence[tuple[int, Micros]] = ()  # (grain, before): removed
+
+
+class Unprojected(NamedTuple):
+    """A page of runs whose stored views are missing or old. `after`: where the next page begins, None after the last."""
+
+    missing: list[tuple[int, int]]  # (run, instance)
+    outdated: list[tuple[int, int]]
+    looked_at: int
+    after: int | None
+
+
+class ViewCounts(NamedTuple):
+    """Counts of the rows of one view."""
+
+    rows: int  # entries
+    runs: int  # that have any
+    orphaned: int  # rows of runs that do not exist
+    short: int  # runs with another number of entries than their summary says
+    damaged: int  # runs with a row whose digest does not match
+
+
+class SummaryCounts(NamedTuple):
+    runs: int
+    summaries: int
+    missing: int
+    stale: int
+    orphaned: int
+    with_entries: dict[str, int]  # by view: runs whose summary says that they have entries
+    entries: dict[str, int]  # by view: how many
+    open_waits: int  # summaries of open runs that wait for something
+    events: int  # of all histories
+
+
+class ResumeCounts(NamedTuple):
+    """A page of the liveness certificate: open runs by what will resume them, and those that nothing will."""
+
+    open: int
+    tasks: int
+    wakes: int
+    answers: int
+    outside: int
+    stranded: list[tuple[int, str, str]]  # (instance, namespace, workflow id)
+    after: int | None
+
+
+Statements = Sequence[tuple[str, Sequence[Sequence[Any]]]]
+"""Named statements, each with the rows of its parameters."""
+
+
+def view_statements(changes: ViewChanges) -> Statements:
+    """What a transaction has to execute."""
+    found: list[tuple[str, Sequence[Sequence[Any]]]] = []
+    if changes.forgotten:
+        found.append(("forget_summary", [(run,) for run in changes.forgotten]))
+    if changes.summaries:
+        found.append(("put_summary", changes.summaries))
+    for view in VIEWS:
+        of_view = [(run, position, rows) for name, run, position, rows in changes.views if name == view]
+        if of_view:
+            found.append((f"forget_{view}", [(run, position + len(rows)) for run, position, rows in of_view]))
+            found.append((f"put_{view}", [row for _, _, rows in of_view for row in rows]))
+    if changes.tallies:
+        found.append(("count_up", changes.tallies))
+    if changes.old_tallies:
+        found.append(("forget_tally", changes.old_tallies))
+    return [(name, rows) for name, rows in found if rows]
+
+
+def digest(body: bytes) -> str:
+    """The digest of a body: it tells rows that somebody has changed, and is no protection against those who mean to."""
+    return md5(body, usedforsecurity=False).hexdigest()
