@@ -251,8 +251,9 @@ async def test_activity_timeouts_are_told_by_the_engine_itself() -> None:
         assert [r["reason"] for r in again["results"]] == ["not_expired", "execution_not_found"]
 
 
-async def test_passes_are_for_administrators() -> None:
-    async with serving(operator_token="o") as api:
+async def test_passes_are_for_administrators_and_what_they_would_find_for_everybody_who_reads() -> None:
+    async with serving(operator_token="o", viewer_token="v", worker_token="w") as api:
         for path in ("repair", "retention", "activity-timeouts"):
-            assert (await api.control("GET", f"/system/{path}", token="o")).status_code == 403
-            assert (await api.control("POST", f"/system/{path}/pass", {}, token="o")).status_code == 403
+            for token, reads in (("o", 200), ("v", 200), ("w", 403)):
+                assert (await api.control("GET", f"/system/{path}", token=token)).status_code == reads
+                assert (await api.control("POST", f"/system/{path}/pass", {}, token=token)).status_code == 403

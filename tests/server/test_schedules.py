@@ -54,6 +54,7 @@ async def test_a_schedule_is_created_and_shown() -> None:
             "namespace": "default",
             "status": "active",
             "created_at": at,
+            "generated_at": at,
         }
         found = await shown(api)
         assert found["spec"] == {"cron_expressions": ["30 2 * * *"], "intervals": [], "timezone": "Europe/Berlin"}

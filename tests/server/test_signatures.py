@@ -74,7 +74,7 @@ async def test_a_webhook_is_opened_by_the_signature_of_its_body() -> None:
 async def test_the_signature_of_a_body_opens_webhooks_only_and_never_nothing_at_all() -> None:
     async with serving(**SIGNED) as api:
         for route in ROUTES:
-            if route.plane == "open":
+            if route.plane == "open" or (route.method, route.path) == ("POST", "/api/session"):
                 continue
             bodies = [b""] if route.method == "GET" or route.path.startswith("/webhooks/") else [b"", START]
             for body in bodies:

@@ -48,9 +48,14 @@ def command(verbose: bool, **flags: Any) -> None:
         raise CliError(str(wrong)) from None
     log_to_stderr(logging.INFO if verbose else logging.WARNING)
     made = None
-    if settings.auth == "token" and not (
-        settings.token or settings.worker_token or settings.operator_token or settings.admin_token
-    ):
+    known = (
+        settings.token,
+        settings.worker_token,
+        settings.viewer_token,
+        settings.operator_token,
+        settings.admin_token,
+    )
+    if settings.auth == "token" and not any(known):
         made = secrets.token_urlsafe(24)
         settings = replace(settings, token=made)
     try:

@@ -22,6 +22,7 @@ def command() -> None:
     \b
     Examples:
       dw token create --role worker --note "billing workers"
+      dw token create --role viewer --no-payloads --note "screen on the wall"
       dw token create --role worker --server http://127.0.0.1:8080 --token ADMIN
       dw token list
       dw token revoke 01J9ZK3Y8Q5T4W6X7V8B9N0M1P
@@ -30,15 +31,21 @@ def command() -> None:
 
 @command.command(name="create")
 @click.option(
-    "--role", type=click.Choice(["worker", "operator", "admin"]), required=True, help="What the token may do."
+    "--role", type=click.Choice(["worker", "viewer", "operator", "admin"]), required=True, help="What the token may do."
 )
+@click.option("--no-payloads", is_flag=True, help="A viewer that reads no arguments, results or memos.")
 @click.option("--namespace", metavar="NAME", help="The only namespace it opens. Default: every one.")
 @click.option("--note", metavar="TEXT", help="What it is for.")
 @options.place
-def create(role: Any, namespace: str | None, note: str | None, path: options.Place) -> None:
+def create(role: Any, no_payloads: bool, namespace: str | None, note: str | None, path: options.Place) -> None:
     """Make a token and print it, once."""
+    if no_payloads and role != "viewer":
+        raise CliError(f"--no-payloads is for the role viewer; the role {role} works with payloads")
+    payloads = not no_payloads
     if isinstance(path, options.ServerAt):
-        made = asked(path, "POST", "/api/tokens", {"role": role, "namespace": namespace, "note": note})
+        made = asked(
+            path, "POST", "/api/tokens", {"role": role, "namespace": namespace, "note": note, "payloads": payloads}
+        )
         _show(made["token_id"], role, made["namespace"], made["token"])
         return
     from backstay.cli.reading import StoreReader
@@ -52,7 +59,7 @@ def create(role: Any, namespace: str | None, note: str | None, path: options.Pla
         raise CliError(refusal.message) from None
     with StoreReader(path) as reader:
         world = reader.world
-        token, secret = new_token(world.ids.ulid(), role, world.now(), place, note)
+        token, secret = new_token(world.ids.ulid(), role, world.now(), place, note, payloads=payloads)
         _keep(reader, token.id, token)
     _show(token.id, role, place, secret)
 
@@ -74,6 +81,7 @@ def listing(path: options.Place, as_json: bool) -> None:
             click.echo(msgspec.json.encode(view).decode())
         else:
             place = view["namespace"] or "every namespace"
+            place += "" if view.get("payloads", True) else ", no payloads"
             click.echo(f"{view['token_id']}  {view['role']:8}  {place}  {view['created_at']}  {view['note'] or ''}")
 
 

@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
-import msgspec
-
 from backstay.protocol.native.client import VERSION as OWN_VERSION
 from backstay.protocol.versions import (
     CONTROL_PLANE,
@@ -20,11 +18,11 @@ from backstay.protocol.versions import (
     VERSION_HEADER,
     accepts,
 )
-from backstay.server.auth import EVERY, require_namespace, require_role
+from backstay.server.auth import SIGNED, require_namespace, require_role
 from backstay.server.connections import limited_connections
+from backstay.server.encoding import Encoded, encoded
 from backstay.server.http_errors import HttpError, to_http_error
 from backstay.server.http_messages import HttpRequest, HttpResponse, ParsedRequest
-from backstay.server.published.control.contract import control_plane
 from backstay.server.router import Route, Router
 from backstay.server.routes import ROUTES
 from backstay.server.server import Server
@@ -38,13 +36,6 @@ class Connection(Protocol):
     def mark_authenticated(self) -> None:
         """Called when a request has shown a valid credential."""
         ...
-
-
-Headers = list[tuple[bytes, bytes]]
-
-_encode = msgspec.json.Encoder(decimal_format="number").encode
-_VERSION_HEADER = VERSION_HEADER.lower().encode()
-_CONTROL_HEADER = (CONTROL_PLANE_HEADER.lower().encode(), CONTROL_PLANE.encode())
 
 
 class App:
@@ -63,7 +54,9 @@ class App:
 
     def admit(self, route: Route, request: HttpRequest, connection: Connection) -> None:
         """Check the credential before the body is read; a signature covers the body and is checked later."""
-        if route.plane != "open" and self.server.signatures is None:
+        if not route.needs_credential:
+            return
+        if self.server.signatures is None or ("cookie" in request.headers and "x-signature" not in request.headers):
             self.authenticate(route, request, connection)
 
     def check(self, route: Route, request: ParsedRequest, connection: Connection) -> None:
@@ -71,21 +64,24 @@ class App:
         if route.plane == "open":
             return
         signatures = self.server.signatures
-        if signatures is not None:
+        if signatures is not None and route.needs_credential and request.caller.method != "session":
             signatures.check(request.method, request.target, request.headers, request.body)
-            request.roles = EVERY
+            request.caller = SIGNED
             connection.mark_authenticated()
         if request.body:
             check_content_type(request.headers)
         request.version = check_version(route, request.headers)
-        self.resolve_namespace(route, request)
+        if route.needs_credential:
+            self.resolve_namespace(route, request)
 
     def authenticate(self, route: Route, request: HttpRequest, connection: Connection) -> None:
         """Find out who is calling, and whether they may call this route."""
-        request.roles, request.bound = self.server.authenticator.caller(request.headers)
+        caller = request.caller = self.server.authenticator.caller(request.headers)
+        request.roles = caller.roles
+        request.bound = caller.namespace
         if not connection.authenticated:
             connection.mark_authenticated()
-        require_role(request.roles, route.roles)
+        require_role(caller.roles, route.roles)
 
     def resolve_namespace(self, route: Route, request: HttpRequest) -> None:
         """Set the namespace of a request: one that exists and that the caller may use."""
@@ -99,29 +95,9 @@ class App:
         if not route.any_namespace:
             server.namespaces.check(request.namespace)
 
-    def encode_response(self, route: Route | None, request: HttpRequest, answer: HttpResponse) -> tuple[Headers, bytes]:
-        """The headers and the body of a response: in the envelope of its plane, with the headers of its status."""
-        headers: Headers = [(b"content-type", answer.content_type.encode())]
-        body: Mapping[str, Any] = answer.body
-        plane = "open" if route is None else route.plane
-        if plane == "worker":
-            version = request.version or VERSION
-            body = {**body, "protocol_version": version, "server_capabilities": self.server.capabilities}
-            headers.append((_VERSION_HEADER, version.encode()))
-        elif plane == "control":
-            headers.append(_CONTROL_HEADER)
-            if route is not None and route.operation is not None:
-                body = {**body, "control_plane": control_plane(route.operation, request, body)}
-        if answer.parts is not None:
-            headers.append((b"x-accel-buffering", b"no"))  # a proxy must not collect the parts
-            return headers, b""
-        content = answer.raw if answer.raw is not None else _encode(body)
-        headers.append((b"content-length", str(len(content)).encode()))
-        if answer.status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        if answer.status in (429, 503):
-            headers.append((b"retry-after", str(body.get("retry_after_seconds") or 1).encode()))
-        return headers, content
+    def encode(self, route: Route | None, request: HttpRequest, answer: HttpResponse) -> Encoded:
+        """A response as it is sent."""
+        return encoded(route, request, answer, self.server.now, self.server.capabilities)
 
 
 def error_response(request: HttpRequest, error: Exception) -> HttpResponse:
@@ -140,7 +116,7 @@ def check_version(route: Route, headers: Mapping[str, str]) -> str:
     """Check the version header of the plane. Returns the version if responses depend on it, else an empty text."""
     if route.plane == "worker":
         return _worker_version(headers)
-    if route.plane == "control":
+    if route.plane == "control" or (route.plane == "sign_in" and route.method != "GET"):
         _check_control_version(headers)
     elif route.plane == "own":
         _check_own_version(headers)

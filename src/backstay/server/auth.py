@@ -1,7 +1,10 @@
 """Who is calling, and what they may do. Tokens are compared in constant time and never shown.
 
-Roles: a *worker* runs tasks, an *operator* reads and commands workflows, an *admin* also changes namespaces, tokens and
-workers. The token of the setting `token` has every role.
+Roles: a *worker* runs tasks, a *viewer* reads what operators read and changes nothing, an *operator* reads and commands
+workflows, an *admin* also changes namespaces, tokens and workers. The token of the setting `token` has every role.
+
+A caller proves who it is with a token (`Authorization: Bearer`), with the cookie of a browser session that a token has opened
+(`browser.py`), or with a signature (`signatures.py`).
 """
 
 from __future__ import annotations
@@ -15,57 +18,131 @@ from backstay.server.http_errors import HttpError
 from backstay.server.settings import Settings
 
 if TYPE_CHECKING:
+    from backstay.server.browser import BrowserSessions
     from backstay.server.tokens import Tokens
 
-Role = Literal["worker", "operator", "admin"]
+Role = Literal["worker", "viewer", "operator", "admin"]
+Method = Literal["token", "session", "signature", "none"]
 
-EVERY: frozenset[Role] = frozenset({"worker", "operator", "admin"})
+EVERY: frozenset[Role] = frozenset({"worker", "viewer", "operator", "admin"})
 WORKER: frozenset[Role] = frozenset({"worker"})
 OPERATOR: frozenset[Role] = frozenset({"operator", "admin"})
+READER: frozenset[Role] = frozenset({"viewer", "operator", "admin"})
 ADMIN: frozenset[Role] = frozenset({"admin"})
-OF_ROLE: Mapping[str, frozenset[Role]] = {"worker": WORKER, "operator": frozenset({"operator"}), "admin": OPERATOR}
+OF_ROLE: Mapping[str, frozenset[Role]] = {
+    "worker": WORKER,
+    "viewer": frozenset({"viewer"}),
+    "operator": frozenset({"operator"}),
+    "admin": OPERATOR,
+}
+RANKS: tuple[Role, ...] = ("admin", "operator", "viewer", "worker")
+"""The highest first."""
+
+SETTING = "setting:"
+"""The token id of a token of the settings is this with the name of its setting."""
 
 
 class Caller(NamedTuple):
-    """The roles of a caller, and the only namespace it may use, if its token is bound to one."""
+    """Who makes a request. `namespace`: the only one that it may use, if its token is bound to one."""
 
     roles: frozenset[Role]
     namespace: str | None = None
+    token_id: str | None = None
+    session_id: str | None = None
+    payloads: bool = True  # it may read payloads
+    method: Method = "token"
+
+    @property
+    def role(self) -> Role:
+        """The highest of its roles."""
+        return next(role for role in RANKS if role in self.roles)
+
+
+ANYBODY = Caller(EVERY, method="none")
+SIGNED = Caller(EVERY, method="signature")
+
+
+class Credential(NamedTuple):
+    """A valid token: the SHA-256 of it, and who calls with it."""
+
+    digest: bytes
+    caller: Caller
 
 
 class Authenticator:
     """Finds the caller of a request by its token: one of the settings, or of `tokens`, which are created at run time."""
 
-    def __init__(self, settings: Settings, tokens: Tokens) -> None:
+    def __init__(self, settings: Settings, tokens: Tokens, sessions: BrowserSessions) -> None:
         self._made = tokens
+        self._sessions = sessions
         self._open = settings.auth == "none"
-        granted: list[tuple[str | None, frozenset[Role]]] = [
-            (settings.token, EVERY),
-            (settings.worker_token, WORKER),
-            (settings.operator_token, OF_ROLE["operator"]),
-            (settings.admin_token, OF_ROLE["admin"]),
+        self._signed = settings.auth == "signature"
+        granted: list[tuple[str, str | None, frozenset[Role]]] = [
+            ("token", settings.token, EVERY),
+            ("worker_token", settings.worker_token, WORKER),
+            ("viewer_token", settings.viewer_token, OF_ROLE["viewer"]),
+            ("operator_token", settings.operator_token, OF_ROLE["operator"]),
+            ("admin_token", settings.admin_token, OF_ROLE["admin"]),
         ]
         # Digests have one length, so comparing them does not reveal how long the tokens are.
-        self._tokens = [(_digest(token.encode()), roles) for token, roles in granted if token]
+        known: dict[bytes, Credential] = {}
+        for name, token, roles in granted:
+            if token:
+                digest = _digest(token.encode())
+                first = known.get(digest, Credential(digest, Caller(frozenset(), token_id=SETTING + name)))
+                known[digest] = Credential(digest, first.caller._replace(roles=first.caller.roles | roles))
+        self._tokens = list(known.values())
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """The caller of a request; raises a 401 that reveals nothing about valid tokens."""
         if self._open:
-            return Caller(EVERY)
+            return ANYBODY
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        found: frozenset[Role] = frozenset()
-        bound: str | None = None
-        if scheme.lower() == "bearer":
-            digest = _digest(token.strip().encode())
-            for known, roles in self._tokens:
-                if hmac.compare_digest(known, digest):
-                    found = found | roles
-            made = None if found else self._made.find(token.strip())
-            if made is not None:
-                found, bound = OF_ROLE[made.role], made.namespace
-        if not found:
-            raise HttpError(401, "unauthorized", "send the server's token in the header: Authorization: Bearer TOKEN")
-        return Caller(found, bound)
+        if scheme.lower() == "bearer" and not self._signed:
+            found = self.of_token(token.strip())
+            if found is not None:
+                return found.caller
+        elif "cookie" in headers:
+            found = self._of_cookie(headers)
+            if found is not None:
+                return found
+        raise HttpError(401, "unauthorized", "send the server's token in the header: Authorization: Bearer TOKEN")
+
+    def of_token(self, token: str) -> Credential | None:
+        """The credential that this token is, if it is one. Every token is compared, so that the time reveals nothing."""
+        digest = _digest(token.encode())
+        found: Credential | None = None
+        for known in self._tokens:
+            if hmac.compare_digest(known.digest, digest):
+                found = known
+        if found is None:
+            made = self._made.find(token)
+            found = None if made is None else self._of_made(made.id)
+        return found
+
+    def _of_cookie(self, headers: Mapping[str, str]) -> Caller | None:
+        """The caller of a browser session. A session is over as soon as the token that opened it is not valid any more."""
+        secret = self._sessions.secret(headers)
+        session = None if secret is None else self._sessions.find(secret)
+        if secret is None or session is None:
+            return None
+        opened_by = self._of_id(session.token_id)
+        if opened_by is None or not session.was_opened_by(secret, opened_by.digest):
+            raise HttpError(401, "session_ended", "this session has ended, and so has its token; sign in again")
+        caller = opened_by.caller
+        return caller._replace(roles=caller.roles - WORKER, session_id=session.id, method="session")
+
+    def _of_id(self, token_id: str) -> Credential | None:
+        if not token_id.startswith(SETTING):
+            return self._of_made(token_id)
+        return next((known for known in self._tokens if known.caller.token_id == token_id), None)
+
+    def _of_made(self, token_id: str) -> Credential | None:
+        made = self._made.kept.get("", token_id)
+        if made is None:
+            return None
+        caller = Caller(OF_ROLE[made.role], made.namespace, made.id, payloads=made.payloads)
+        return Credential(bytes.fromhex(made.digest), caller)
 
 
 def require_namespace(namespace: str, bound: str | None) -> None:

@@ -122,10 +122,11 @@ async def cluster_info(server: Server, request: HttpRequest) -> dict[str, Any]:
         "server": "backstay",
         "version": version("backstay"),
         "default_namespace": settings.default_namespace,
+        "environment": {"name": settings.environment_name, "colour": settings.environment_colour},
         "supported_sdk_versions": {"python": ">=2.0", "cli": ">=0.1"},
         "capabilities": {
             "payload_codecs": [CODEC],
-            "response_compression": [],
+            "response_compression": ["gzip"],
             "standalone_activities": True,
             "workflow_streams": True,
             "message_streams": True,

@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote
 import httptools
 import msgspec
 
-from backstay.server.auth import EVERY, Role
+from backstay.server.auth import ANYBODY, Caller, Role
 from backstay.server.http_errors import HttpError, invalid, undecodable
 
 T = TypeVar("T")
@@ -31,6 +31,7 @@ class HttpRequest:
         "address",
         "body",
         "bound",
+        "caller",
         "headers",
         "method",
         "namespace",
@@ -52,7 +53,8 @@ class HttpRequest:
         self.namespace = ""
         self.version = ""  # of the protocol that the caller speaks
         self.address = ""  # from which it came
-        self.roles: frozenset[Role] = EVERY
+        self.caller: Caller = ANYBODY
+        self.roles: frozenset[Role] = ANYBODY.roles
         self.bound: str | None = None  # the only namespace that the caller may use
 
     @property
@@ -149,7 +151,7 @@ class HttpResponse(NamedTuple):
 
     `raw`: bytes that are sent as they are, without the envelope of the plane; their type is `content_type`. `parts`: the
     same, sent one after the other as they are made. `last`: the connection ends with this response, so that the caller's next
-    request may reach another server.
+    request may reach another server. `headers`: further headers, names in lower case.
     """
 
     body: Mapping[str, Any]
@@ -158,6 +160,7 @@ class HttpResponse(NamedTuple):
     content_type: str = "application/json"
     parts: AsyncGenerator[bytes] | None = None
     last: bool = False
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class ClientDisconnected(Exception):

@@ -150,8 +150,7 @@ def head_too_large(settings: Settings) -> HttpError:
     return HttpError(431, "head_too_large", message, configured_limit=limit)
 
 
-def body_too_large(settings: Settings) -> HttpError:
-    limit = settings.max_body_bytes
+def body_too_large(limit: int) -> HttpError:
     return HttpError(
         413,
         "payload_too_large",

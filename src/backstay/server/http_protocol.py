@@ -20,8 +20,20 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, NamedTuple, cast
 
-from backstay.server.app import App, Headers, error_response
+from backstay.server.app import App, error_response
 from backstay.server.deadline import MovingDeadline
+from backstay.server.encoding import (
+    AT_ONCE,
+    COMPRESSED_ABOVE,
+    GZIP,
+    SECURITY,
+    Encoded,
+    Headers,
+    compress,
+    compresses,
+    compressor,
+)
+from backstay.server.hidden_payloads import no_payloads
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse, ParsedRequest
 from backstay.server.http_parser import RequestParser, body_too_large
@@ -191,7 +203,7 @@ class HttpProtocol(asyncio.Protocol):
         request.address = self.address
         try:
             if len(body) > self._settings.max_body_bytes:
-                raise body_too_large(self._settings)
+                raise body_too_large(self._settings.max_body_bytes)
             app = self._app
             app.authenticate(route, request, self)
             request.body = body
@@ -295,7 +307,7 @@ class HttpProtocol(asyncio.Protocol):
                 route, request.params = app.router.find(request.method, request.path)
                 self._route = route
                 app.admit(route, request, self)
-            if route.reads_body and not self._has_body(request):
+            if route.reads_body and not self._has_body(route, request):
                 return False
             app.check(route, request, self)
             if request.head_text is not None:
@@ -305,10 +317,12 @@ class HttpProtocol(asyncio.Protocol):
             self._reply(error_response(request, error))
         return True
 
-    def _has_body(self, request: ParsedRequest) -> bool:
+    def _has_body(self, route: Route, request: ParsedRequest) -> bool:
         """Whether the whole body has been received. One that is too large is refused as soon as that is known."""
-        if request.too_large or int(request.headers.get("content-length", "0")) > self._settings.max_body_bytes:
-            raise body_too_large(self._settings)
+        most = route.max_body_bytes or self._settings.max_body_bytes
+        received = len(request.body) if request.complete else self._parser.body_bytes
+        if request.too_large or max(received, int(request.headers.get("content-length", "0"))) > most:
+            raise body_too_large(most)
         if request.expects_continue and not request.complete and not self._parser.body_bytes:
             request.expects_continue = False
             self._transport.write(_CONTINUE)
@@ -356,16 +370,38 @@ class HttpProtocol(asyncio.Protocol):
             answer = error_response(request, error)
         if not isinstance(answer, HttpResponse):
             answer = HttpResponse(answer)
+        if not request.caller.payloads and not route.payload_free and (answer.raw, answer.parts) != (None, None):
+            if answer.parts is not None:
+                await answer.parts.aclose()
+            answer = error_response(request, no_payloads())
         if answer.parts is not None:
             await self._stream(route, request, answer)
         else:
-            self._reply(answer)
+            self._reply(answer, await self._compressed(route, request, answer))
         self._proceed()
+
+    async def _compressed(self, route: Route, request: HttpRequest, answer: HttpResponse) -> Encoded:
+        """The reply as it is sent, compressed if the client asks for that. Much is compressed on a thread."""
+        sent = self._encode(route, request, answer)
+        content = sent.content or b""
+        if len(content) <= COMPRESSED_ABOVE or not compresses(request, answer.content_type):
+            return sent
+        if len(content) <= AT_ONCE:
+            packed = compress(content)
+        else:
+            packed = await self._loop.run_in_executor(None, compress, content)
+        return Encoded(sent.status, [*sent.headers, GZIP], packed)
+
+    def _encode(self, route: Route | None, request: HttpRequest, answer: HttpResponse) -> Encoded:
+        try:
+            return self._app.encode(route, request, answer)
+        except Exception as error:  # a handler's answer that cannot be encoded
+            return self._app.encode(route, request, error_response(request, error))
 
     # -- sending
 
-    def _reply(self, answer: HttpResponse) -> None:
-        """Send the reply to the current request, and be done with it."""
+    def _reply(self, answer: HttpResponse, sent: Encoded | None = None) -> None:
+        """Send the reply to the current request, and be done with it. `sent`: the reply as it is sent, if that is known."""
         request, route = self._current, self._route
         assert request is not None
         self._end()
@@ -376,12 +412,9 @@ class HttpProtocol(asyncio.Protocol):
         if content is not None and route is not None and route.plane == "own" and answer.status == 200 and not close:
             self._transport.write(_OK % (len(content), content))
             return
-        try:
-            headers, content = self._app.encode_response(route, request, answer)
-        except Exception as error:  # a handler's answer that cannot be encoded
-            answer = error_response(request, error)
-            headers, content = self._app.encode_response(route, request, answer)
-        head = _head(answer.status, headers, close)
+        status, headers, content = sent or self._encode(route, request, answer)
+        content = content or b""
+        head = _head(status, headers, close, len(content))
         self._transport.write(head if request.method == "HEAD" else head + content)
         if close:
             self._transport.close()
@@ -389,7 +422,10 @@ class HttpProtocol(asyncio.Protocol):
     async def _stream(self, route: Route, request: HttpRequest, answer: HttpResponse) -> None:
         """Send a reply part by part, as fast as the client reads. It is given up when the connection is lost."""
         assert answer.parts is not None
-        headers, _ = self._app.encode_response(route, request, answer)
+        headers = self._app.encode(route, request, answer).headers
+        packed = compressor() if compresses(request, answer.content_type) else None
+        if packed is not None:
+            headers.append(GZIP)
         close = self._last or answer.last or not request.keep_alive
         if not request.http_1_0:  # HTTP/1.0 knows no chunks: the end of the connection is the end of the body
             headers.append((b"transfer-encoding", b"chunked"))
@@ -400,8 +436,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(_head(answer.status, headers, close))
             try:
                 async for part in answer.parts:
-                    if part:
-                        self._transport.write(part if request.http_1_0 else b"%x\r\n%b\r\n" % (len(part), part))
+                    self._send_part(request, part if packed is None else packed.compress(part))
                     if self._writing_paused:
                         self._writable = self._loop.create_future()
                         await self._writable
@@ -412,12 +447,18 @@ class HttpProtocol(asyncio.Protocol):
                 log.error("%s %r failed after its reply had begun", request.method, request.path, exc_info=error)
                 close = True  # without its last chunk the client knows that the reply is not whole
             else:
+                if packed is not None:
+                    self._send_part(request, packed.flush())
                 if not request.http_1_0:
                     self._transport.write(b"0\r\n\r\n")
         close = close or self._last
         self._end()
         if close:
             self._transport.close()
+
+    def _send_part(self, request: HttpRequest, part: bytes) -> None:
+        if part:
+            self._transport.write(part if request.http_1_0 else b"%x\r\n%b\r\n" % (len(part), part))
 
     def _end(self) -> None:
         """Forget the current request, which has been answered. Any rest of its body is read and dropped."""
@@ -427,17 +468,16 @@ class HttpProtocol(asyncio.Protocol):
 
     def _refuse(self, error: HttpError) -> None:
         """Answer bytes that are not a request, and close the connection."""
-        headers, content = self._app.encode_response(
-            None, HttpRequest("", "", {}), HttpResponse(error.body(), error.status)
-        )
-        self._transport.write(_head(error.status, headers, True) + content)
+        sent = self._app.encode(None, HttpRequest("", "", {}), HttpResponse(error.body(), error.status))
+        content = sent.content or b""
+        self._transport.write(_head(error.status, sent.headers, True, len(content)) + content)
         self._transport.close()
 
     # -- heads that were seen before
 
     def _remember(self, text: bytes, route: Route, request: ParsedRequest) -> None:
         """Remember the head of a request that has been admitted and checked."""
-        plain = request.target == route.path and route.plane != "open"  # paths with ids in them do not come back
+        plain = request.target == route.path and route.needs_credential  # paths with ids in them do not come back
         whole = request.complete and request.headers.get("content-length") == str(len(request.body))
         if plain and whole and len(self._heads) < HEADS and self._app.server.signatures is None:
             self._heads[text] = KnownHead(route, request.headers, request.version)
@@ -459,9 +499,11 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
 
 
-def _head(status: int, headers: Headers, close: bool) -> bytes:
-    parts = [STATUS[status]]
+def _head(status: int, headers: Headers, close: bool, length: int | None = None) -> bytes:
+    parts = [STATUS[status], SECURITY]
     for name, value in headers:
         parts += (name, b": ", value, b"\r\n")
+    if length is not None and status != 304:
+        parts.append(b"content-length: %d\r\n" % length)
     parts.append(b"connection: close\r\n\r\n" if close else b"\r\n")
     return b"".join(parts)

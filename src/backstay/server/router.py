@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from backstay.server.auth import Role
+from backstay.server.auth import OPERATOR, READER, Role
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
 
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from backstay.server.pending_reply import PendingReply
     from backstay.server.server import Server
 
-Plane = Literal["open", "discovery", "worker", "control", "own"]
-"""`open` needs nothing, `discovery` a credential, the others also their version and a namespace that exists.
+Plane = Literal["open", "sign_in", "discovery", "worker", "control", "own"]
+"""`open` needs nothing, `sign_in` brings a credential in its body, `discovery` needs a credential, the others also their version
+and a namespace that exists.
 
 `own` is for our own clients and workers: requests and responses are plain structs without an envelope.
 """
@@ -45,10 +46,23 @@ class Route(NamedTuple):
     any_namespace: bool = False  # the caller's namespace need not exist
     body: type[Struct] | None = None  # the struct that its requests are decoded into
     answers: str = "application/json"  # the content type of a successful response
+    max_body_bytes: int | None = None  # fewer than the setting allows
+    payload_free: bool = False  # bytes that it sends as they are hold no payload, so everybody may read them
 
     @property
     def reads_body(self) -> bool:
         return self.plane != "open" and self.method in _WITH_BODY
+
+    @property
+    def needs_credential(self) -> bool:
+        return self.plane not in ("open", "sign_in")
+
+
+def with_viewers(routes: Iterable[Route]) -> list[Route]:
+    """The routes with the rule about viewers: they read what operators read, and change nothing."""
+    return [
+        route._replace(roles=READER) if route.method == "GET" and route.roles == OPERATOR else route for route in routes
+    ]
 
 
 class _Node:

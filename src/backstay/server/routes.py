@@ -23,6 +23,7 @@ from backstay.server.published.control import (
     run_lists,
     schedules,
     sessions,
+    sign_in,
     starting,
     streams,
     system,
@@ -32,7 +33,7 @@ from backstay.server.published.control import (
     workflows,
 )
 from backstay.server.published.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
-from backstay.server.router import Route
+from backstay.server.router import Route, with_viewers
 from backstay.server.server import Server
 
 
@@ -46,8 +47,9 @@ async def asyncapi_document(server: Server, request: HttpRequest) -> HttpRespons
     return HttpResponse({}, raw=stream_document())
 
 
-ROUTES = [
+_DECLARED = [
     *health.ROUTES,
+    *sign_in.ROUTES,
     *client_routes.ROUTES,
     *call_batches.ROUTES,
     *starting.ROUTES,
@@ -79,3 +81,5 @@ ROUTES = [
     Route("GET", "/api/openapi.json", openapi_document, "open", EVERY),
     Route("GET", "/api/asyncapi.json", asyncapi_document, "open", EVERY),
 ]
+
+ROUTES = with_viewers(_DECLARED)

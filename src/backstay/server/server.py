@@ -24,6 +24,7 @@ from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.protocol.export import exporter
 from backstay.server.admission import QueueAdmission
 from backstay.server.auth import Authenticator
+from backstay.server.browser import BrowserSessions, WrongTokens
 from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
 from backstay.server.feed import LiveFeed
@@ -81,7 +82,11 @@ class Server:
         self.fleet = Fleet(self.workers, settings.compatibility_namespace)
         self.rollouts = Rollouts(store, lambda: self.worker_links.apply_rollouts())
         self.tokens = Tokens(store)
-        self.authenticator = Authenticator(settings, self.tokens)
+        self.browser_sessions = BrowserSessions(
+            store, world.now, settings.session_lifetime_seconds, tls=settings.tls_certificate is not None
+        )
+        self.wrong_tokens = WrongTokens(world.now)
+        self.authenticator = Authenticator(settings, self.tokens, self.browser_sessions)
         self.attributes = StoredRegistry(store, "search_attribute", str)
         self.saved_views = StoredRegistry(store, "saved_view", SavedView)
         self.sweep_policy = SweepPolicy(settings, world.now)
@@ -162,6 +167,7 @@ class Server:
         try:
             if self.engine.holder and self.engine.down is None:
                 await self.workers.forget()
+                await self.browser_sessions.forget()
         except Unavailable:
             pass  # tried again next time
         self._forget_later()
@@ -191,6 +197,7 @@ class Server:
             self.attributes,
             self.saved_views,
             self.tokens,
+            self.browser_sessions,
         ):
             await registry.load()
 

@@ -55,12 +55,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth: Literal["token", "signature", "none"] = "token"
     token: str | None = None
     worker_token: str | None = None
+    viewer_token: str | None = None
     operator_token: str | None = None
     admin_token: str | None = None
     signature_key: str | None = None
     export_signing_key: str | None = None
     export_signing_key_id: str | None = None
     export_redactor: str | None = None
+
+    session_lifetime_seconds: Annotated[int, Meta(ge=60, le=30 * 86_400)] = 12 * 3600
+
+    environment_name: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
+    environment_colour: Annotated[str, Meta(pattern=r"^(#[0-9a-fA-F]{6}|[a-z]{3,20})$")] | None = None
 
     tls_certificate: str | None = None
     tls_key: str | None = None

@@ -21,7 +21,7 @@ from backstay.server.registry import StoredRegistry
 from backstay.store import Store
 
 KIND = "token"
-Role = Literal["worker", "operator", "admin"]
+Role = Literal["worker", "viewer", "operator", "admin"]
 
 
 class AccessToken(Struct, frozen=True, kw_only=True):
@@ -32,16 +32,21 @@ class AccessToken(Struct, frozen=True, kw_only=True):
     rotated_at: Micros | None = None
     namespace: str | None = None  # the only one that it is valid for; None: all
     note: str | None = None
+    payloads: bool = True  # whether it may read payloads; a viewer may be made without
 
 
 def digest(token: str) -> str:
     return sha256(token.encode()).hexdigest()
 
 
-def new_token(id: str, role: Role, now: Micros, namespace: str | None, note: str | None) -> tuple[AccessToken, str]:
+def new_token(
+    id: str, role: Role, now: Micros, namespace: str | None, note: str | None, *, payloads: bool = True
+) -> tuple[AccessToken, str]:
     """A new token: the entry that is stored, and the token itself, which cannot be shown again."""
     secret = f"hf_{secrets.token_urlsafe(32)}"
-    made = AccessToken(id=id, role=role, digest=digest(secret), created_at=now, namespace=namespace, note=note)
+    made = AccessToken(
+        id=id, role=role, digest=digest(secret), created_at=now, namespace=namespace, note=note, payloads=payloads
+    )
     return made, secret
 
 
@@ -50,6 +55,7 @@ def shown(token: AccessToken) -> dict[str, Any]:
         "token_id": token.id,
         "role": token.role,
         "namespace": token.namespace,
+        "payloads": token.payloads,
         "note": token.note,
         "created_at": iso(token.created_at),
         "rotated_at": optional_iso(token.rotated_at),
@@ -76,16 +82,16 @@ class Tokens:
         return found
 
     async def create(
-        self, id: str, role: Role, now: Micros, namespace: str | None, note: str | None
+        self, id: str, role: Role, now: Micros, namespace: str | None, note: str | None, *, payloads: bool = True
     ) -> tuple[AccessToken, str]:
-        made, secret = new_token(id, role, now, namespace, note)
+        made, secret = new_token(id, role, now, namespace, note, payloads=payloads)
         await self.kept.put("", id, made)
         return made, secret
 
     async def rotate(self, id: str, now: Micros) -> tuple[AccessToken, str]:
         """Replace the secret of a token; the old one is refused from now on."""
         before = self._named(id)
-        made, secret = new_token(id, before.role, now, before.namespace, before.note)
+        made, secret = new_token(id, before.role, now, before.namespace, before.note, payloads=before.payloads)
         rotated = replace(made, created_at=before.created_at, rotated_at=now)
         await self.kept.put("", id, rotated)
         return rotated, secret

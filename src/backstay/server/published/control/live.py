@@ -70,5 +70,5 @@ def _known() -> str:
 
 
 ROUTES = [
-    Route("GET", "/api/live", live, "discovery", OPERATOR, answers="text/event-stream"),
+    Route("GET", "/api/live", live, "discovery", OPERATOR, answers="text/event-stream", payload_free=True),
 ]

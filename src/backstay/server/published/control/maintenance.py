@@ -13,7 +13,7 @@ from backstay.kernel.features.deadline import Due
 from backstay.kernel.values import Micros, execution_id, run_of
 from backstay.protocol.history import iso
 from backstay.server import repair
-from backstay.server.auth import ADMIN
+from backstay.server.auth import ADMIN, OPERATOR
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.router import Route
@@ -220,10 +220,10 @@ def _counted(namespace: str, results: list[dict[str, Any]], done: str) -> HttpRe
 
 
 ROUTES = [
-    Route("GET", "/api/system/repair", repair_status, "control", ADMIN),
+    Route("GET", "/api/system/repair", repair_status, "control", OPERATOR),
     Route("POST", "/api/system/repair/pass", repair_pass, "control", ADMIN, body=RepairBody),
-    Route("GET", "/api/system/retention", retention_status, "control", ADMIN),
+    Route("GET", "/api/system/retention", retention_status, "control", OPERATOR),
     Route("POST", "/api/system/retention/pass", retention_pass, "control", ADMIN, body=RetentionBody),
-    Route("GET", "/api/system/activity-timeouts", timeout_status, "control", ADMIN),
+    Route("GET", "/api/system/activity-timeouts", timeout_status, "control", OPERATOR),
     Route("POST", "/api/system/activity-timeouts/pass", timeout_pass, "control", ADMIN, body=TimeoutBody),
 ]

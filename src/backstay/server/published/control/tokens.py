@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from backstay.server.auth import ADMIN
-from backstay.server.http_errors import HttpError
+from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.router import Route
 from backstay.server.server import Server
@@ -18,6 +18,7 @@ class CreateTokenBody(Struct, frozen=True, kw_only=True):
     role: Role
     namespace: str | None = None
     note: Annotated[str, Meta(max_length=1000)] | None = None
+    payloads: bool = True
 
 
 class RotateTokenBody(Struct, frozen=True, kw_only=True):
@@ -27,12 +28,14 @@ class RotateTokenBody(Struct, frozen=True, kw_only=True):
 async def create(server: Server, request: HttpRequest) -> HttpResponse:
     """Create a token. Only this response shows it."""
     body = request.decode(CreateTokenBody)
+    if not body.payloads and body.role != "viewer":
+        raise invalid("payloads", f"only a viewer can be kept from payloads; the role {body.role} works with them")
     namespace = None if body.namespace is None else body.namespace.lower()
     if namespace is not None:
         server.namespaces.check(namespace)
     _within(request, namespace)
     made, secret = await server.tokens.create(
-        server.engine.world.ids.ulid(), body.role, server.now, namespace, body.note
+        server.engine.world.ids.ulid(), body.role, server.now, namespace, body.note, payloads=body.payloads
     )
     return HttpResponse(shown(made) | {"token": secret, "outcome": "created"}, 201)
 
@@ -47,12 +50,15 @@ async def rotate(server: Server, request: HttpRequest) -> dict[str, Any]:
     request.decode(RotateTokenBody)
     _mine(server, request)
     rotated, secret = await server.tokens.rotate(request.params["token_id"], server.now)
+    await server.browser_sessions.end_of_token(rotated.id)
     return shown(rotated) | {"token": secret, "outcome": "rotated"}
 
 
 async def revoke(server: Server, request: HttpRequest) -> dict[str, Any]:
     _mine(server, request)
-    return shown(await server.tokens.revoke(request.params["token_id"])) | {"outcome": "revoked"}
+    revoked = await server.tokens.revoke(request.params["token_id"])
+    await server.browser_sessions.end_of_token(revoked.id)
+    return shown(revoked) | {"outcome": "revoked"}
 
 
 def _mine(server: Server, request: HttpRequest) -> None:
