@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest.register_assert_rewrite("tests.store.conformance")
+pytest.register_assert_rewrite("tests.store.conformance", "tests.store.searching")
 
 
 @pytest.fixture

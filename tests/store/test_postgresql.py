@@ -26,6 +26,7 @@ from ..kernel.given import MACHINE
 from ..postgresql import with_schema
 from .conformance import Alone, Processes, Shared, instances, stale
 from .instances import StoredFlow, applied, apply, expected, stored
+from .searching import Searching
 from .proxy import Fault, Proxy, proxied
 
 ACTIVITY = ScheduleActivity(activity_type="charge")
@@ -104,7 +105,7 @@ def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
     runner.run(handles.close())
 
 
-class TestServer(Alone, Shared):
+class TestServer(Alone, Shared, Searching):
     pass
 
 

@@ -26,6 +26,7 @@ from backstay.store.sqlite.writer import Offload
 from ..kernel.given import MACHINE
 from .children import child, hear
 from .conformance import Alone, Processes, Shared, instances
+from .searching import Searching
 from .instances import StoredFlow, applied, apply, expected, stored
 from .seam import connection_of
 
@@ -67,7 +68,7 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared, Processes):
+class TestFile(Alone, Shared, Processes, Searching):
     @pytest.fixture
     def database(self, file: Handles) -> Handles:
         return file

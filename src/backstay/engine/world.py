@@ -13,15 +13,13 @@ from functools import partial
 from struct import iter_unpack
 from typing import Any, Protocol, TypeVar
 
-from backstay.kernel.values import SECOND, Ids, Micros
+from backstay.kernel.values import KEY_BITS, KEY_EPOCH, SECOND, Ids, Micros
 from backstay.threads import ThreadPool
 from backstay.ulid import PAIRS
 
 T = TypeVar("T")
 
-NODE = 12  # bits of a key that name its process: two processes at one database must not make the same key at one time
-STEP = 1 << NODE
-EPOCH: Micros = 1_577_836_800 * SECOND  # 2020
+STEP = 1 << KEY_BITS
 
 FORWARD = SECOND  # a wall clock that was set forward by more is followed at once
 BACK = 10 * SECOND  # one that was set back by more, too; after less, the engine's clock goes more slowly for a while
@@ -104,7 +102,7 @@ class Minted:
     def __init__(self, now: Callable[[], Micros], source: Bits) -> None:
         self._now = now
         self._random = source
-        self._node = source.getrandbits(NODE)
+        self._node = source.getrandbits(KEY_BITS)
         self._last = 0
         self._stretch = -1  # of 1,024 milliseconds, in which all ULIDs begin alike
         self._prefix = ""
@@ -117,7 +115,7 @@ class Minted:
 
     def key(self) -> int:
         # 51 bits of microseconds (until the year 2091); monotonic within this engine.
-        key = (self._now() - EPOCH << NODE) | self._node
+        key = (self._now() - KEY_EPOCH << KEY_BITS) | self._node
         if key < self._last + STEP:
             key = self._last + STEP
         self._last = key

@@ -54,6 +54,10 @@ def base_namespace(namespace: str) -> str:
     return namespace.partition("/")[0]
 
 
+KEY_BITS = 12  # of a key that name its process: two processes at one database must not make the same key at one time
+KEY_EPOCH: Micros = 1_577_836_800 * SECOND  # 2020; the other bits of a key are microseconds since then
+
+
 class Ids(Protocol):
     """A source of new ids, which are unique over all engines of a store."""
 

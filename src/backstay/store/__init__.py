@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from functools import wraps
-from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -27,6 +27,7 @@ from backstay.kernel.errors import BackstayError
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
+from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store.views import (
     InstanceFacts,
     ResumeCounts,
@@ -37,6 +38,10 @@ from backstay.store.views import (
     ViewCounts,
     ViewRow,
 )
+
+if TYPE_CHECKING:
+    from backstay.store.counting import RunCounts
+    from backstay.store.search import SearchedRuns
 
 
 class StoreError(BackstayError):
@@ -267,6 +272,45 @@ class Store(Protocol):
         ...
 
     def runs(self, where: RunFilter) -> Awaitable[list[RunRow]]: ...
+
+    def search(
+        self,
+        query: RunQuery,
+        after: RunPlace | None,
+        limit: int,
+        bound: int,
+        now: Micros,
+        *,
+        views: bool = True,
+        trusts: bool = False,
+        untaken: Sequence[TaskGroup] = (),
+    ) -> Awaitable[SearchedRuns]:
+        """One page of the runs that fit, after looking at no more than `bound` of them.
+
+        `views` False: conditions on summaries are left to the caller. `trusts`: the indexes of summaries may drive the search,
+        so a run whose summary is missing may be left out. `untaken`: the ready tasks that no worker takes.
+        """
+        ...
+
+    def count(
+        self,
+        query: RunQuery,
+        group_by: str | None,
+        bound: int,
+        *,
+        trusts: bool = False,
+        untaken: Sequence[TaskGroup] = (),
+    ) -> Awaitable[RunCounts]:
+        """How many runs fit, by what they have in a field. One number is up to `counting.INDEXED`, or looks at `bound` runs."""
+        ...
+
+    def suggest(self, namespace: str, field: str, prefix: str, limit: int) -> Awaitable[list[str]]:
+        """Values of a field that begin like this."""
+        ...
+
+    def ready_groups(self, namespace: str, limit: int) -> Awaitable[dict[TaskGroup, int]]:
+        """The ready tasks of summaries by what a worker must serve to take them, those of most runs first."""
+        ...
 
     def run(self, namespace: str, run_id: str) -> Awaitable[RunRow | None]: ...
 

@@ -17,8 +17,12 @@ from backstay.kernel.decision import CommandRecord, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_buffered
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
-from backstay.store import HistorySizes, Loaded, Located, RegistryEntry, StatusCount, StoredSend, rows
+from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
+from backstay.store import HistorySizes, Loaded, Located, Ready, RegistryEntry, StatusCount, StoredSend, rows
+from backstay.store.counting import RunCounts, count, ready_groups, suggest
 from backstay.store.rows import Row
+from backstay.store.search import Dialect, SearchedRuns, Steps, search
+from backstay.store.search_conditions import is_possible, possible
 from backstay.store.views import (
     VIEWS,
     InstanceFacts,
@@ -41,10 +45,56 @@ class Reading(ABC):
     """The methods of a store that are one query each. A dialect implements `_ask`."""
 
     _kinds: Kinds
+    _dialect: Dialect
 
     @abstractmethod
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Awaitable[T]:
         """Run a named query and return what `shape` makes of its rows. Damage it finds is reported with the run's ids (`named`)."""
+
+    @abstractmethod
+    def _walk(self, steps: Callable[[], Steps[T]]) -> Awaitable[T]:
+        """Run statements that operators ask for, where the engine does not wait for them."""
+
+    def search(
+        self,
+        query: RunQuery,
+        after: RunPlace | None,
+        limit: int,
+        bound: int,
+        now: Micros,
+        *,
+        views: bool = True,
+        trusts: bool = False,
+        untaken: Sequence[TaskGroup] = (),
+    ) -> Awaitable[SearchedRuns]:
+        if not is_possible(query):
+            return Ready(SearchedRuns([], 0, True, None))
+        return self._walk(
+            lambda: search(
+                *(self._dialect, query, after, limit, bound, now), views=views, trusts=trusts, untaken=untaken
+            )
+        )
+
+    def count(
+        self,
+        query: RunQuery,
+        group_by: str | None,
+        bound: int,
+        *,
+        trusts: bool = False,
+        untaken: Sequence[TaskGroup] = (),
+    ) -> Awaitable[RunCounts]:
+        if not is_possible(query):
+            return Ready(RunCounts({}, 0, True))
+        return self._walk(lambda: count(self._dialect, query, group_by, bound, trusts=trusts, untaken=untaken))
+
+    def suggest(self, namespace: str, field: str, prefix: str, limit: int) -> Awaitable[list[str]]:
+        if not possible((namespace, field, prefix))[2:]:
+            return Ready([])
+        return self._walk(lambda: suggest(self._dialect, namespace, field, prefix, limit))
+
+    def ready_groups(self, namespace: str, limit: int) -> Awaitable[dict[TaskGroup, int]]:
+        return self._walk(lambda: ready_groups(namespace, limit))
 
     def find(self, namespace: str, workflow_id: str) -> Awaitable[int | None]:
         return self._ask("find", (namespace, workflow_id), lambda found: found[0][0] if found else None)

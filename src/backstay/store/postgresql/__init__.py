@@ -13,12 +13,13 @@ from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.store import Applied, Deferred, Loaded, RegistryEntry, RunFilter, Unavailable
 from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
-from backstay.store.postgresql.listing import select_runs
+from backstay.store.postgresql.listing import DIALECT, select_runs
 from backstay.store.postgresql.readers import Readers
 from backstay.store.postgresql.writer import PostgresqlWriter
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from backstay.store.rows import run as run_row
-from backstay.store.sql import queries
+from backstay.store.search import Steps
+from backstay.store.sql import number, queries
 from backstay.store.views import VIEWS, ViewChanges, view_statements
 
 T = TypeVar("T")
@@ -32,6 +33,7 @@ class PostgresqlStore(Reading):
     """Bound to the event loop that opened it. `kinds` maps event type names to event classes."""
 
     shared = True
+    _dialect = DIALECT
 
     def __init__(self, place: Address, kinds: dict[str, type[Event]], readers: Readers) -> None:
         self.path = place.shown
@@ -176,6 +178,17 @@ class PostgresqlStore(Reading):
     async def runs(self, where: RunFilter) -> list[RunRow]:
         statement, parameters = select_runs(self._sql["runs"], where)
         return [run_row(row) for row in await self._read(statement, *parameters)]
+
+    def _walk(self, steps: Callable[[], Steps[T]]) -> Deferred[T]:
+        return Deferred(lambda: self._walked(steps()))
+
+    async def _walked(self, steps: Steps[T]) -> T:
+        try:
+            statement, given = next(steps)
+            while True:
+                statement, given = steps.send(await self._readers.fetch(number(statement), *given))
+        except StopIteration as end:
+            return end.value
 
     def _fetch(self, name: str, *parameters: Any) -> Awaitable[Found]:
         return self._read(self._sql[name], *parameters)

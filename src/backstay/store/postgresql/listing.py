@@ -1,4 +1,4 @@
-"""How PostgreSQL looks into the JSON of a run's index row.
+"""How PostgreSQL looks into the JSON of a run's index row, and how it searches runs.
 
 It compares JSON text as we have written it. A zero byte is the one character that it refuses to read, even escaped, and a
 single run with one would spoil the list: for comparing, its escape stands for another character, here and there.
@@ -6,9 +6,13 @@ single run with one would spoil the list: for comparing, its escape stands for a
 
 from __future__ import annotations
 
+import json
+
+from backstay.kernel.views.run_query import Value
 from backstay.store import RunFilter, listing
 from backstay.store.listing import Clause
 from backstay.store.rows import encode
+from backstay.store.search import Dialect
 from backstay.store.sql import number
 
 
@@ -36,3 +40,24 @@ def _field(column: str) -> str:
 
 def _json(value: str | bool) -> str:
     return encode(value).decode().replace(r"\u0000", r"\u0001")
+
+
+def _facet(value: Value) -> Clause:
+    """A value as the triggers index it."""
+    if isinstance(value, bool):
+        return "?::text", ["b:1" if value else "b:0"]
+    if isinstance(value, str):
+        return "?::text", [f"s:{_json(value)}"]
+    return "'n:' || (?::text)::double precision", [repr(value)]
+
+
+def _facet_value(indexed: str) -> Value:
+    kind, _, value = indexed.partition(":")
+    return value == "1" if kind == "b" else json.loads(value) if kind == "s" else float(value)
+
+
+def _contains(text: str) -> str:
+    return f"position('{text}'::bytea in s.body) > 0"
+
+
+DIALECT = Dialect("join", False, True, _facet, _facet_value, _contains)

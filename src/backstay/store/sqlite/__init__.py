@@ -5,13 +5,12 @@ Writes go through one connection in group commits; reads use another, so that a 
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from typing import IO, Any, TypeVar
 
 from backstay.kernel.decision import Decision, RunRow
@@ -20,10 +19,12 @@ from backstay.store import Applied, Deferred, Loaded, Ready, RegistryEntry, RunF
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from backstay.store.rows import encode
 from backstay.store.rows import run as run_row
+from backstay.store.search import Steps, walk
 from backstay.store.sql import queries
 from backstay.store.sqlite import forks
 from backstay.store.sqlite.connection import connect, open_database, unavailable
-from backstay.store.sqlite.listing import select_runs
+from backstay.store.sqlite.listing import DIALECT, select_runs
+from backstay.store.sqlite.reader_thread import ReaderThread
 from backstay.store.sqlite.writer import Offload, SqliteWriter
 from backstay.store.views import VIEWS, ViewChanges
 
@@ -41,7 +42,13 @@ COUNTS = frozenset(
 
 
 class SqliteStore(Reading):
-    """`kinds` maps event type names to event classes; `offload` runs slow commits on another thread."""
+    """`kinds` maps event type names to event classes; `offload` runs slow commits on another thread.
+
+    A store with `offload` searches and counts on threads of its own: searches, which are bounded, never wait for a count of
+    whole tables.
+    """
+
+    _dialect = DIALECT
 
     def __init__(self, path: str, kinds: dict[str, type[Event]], offload: Offload | None = None) -> None:
         forks.refuse_inherited(path)
@@ -56,6 +63,8 @@ class SqliteStore(Reading):
         self._patient = (
             offload is not None and path != ":memory:"
         )  # an engine that commits on a thread may count on one
+        self._searcher = ReaderThread(path, "backstay-search")
+        self._counter = ReaderThread(path, "backstay-count")
         self._lock: IO[str] | None = None
         self._noticed = 0  # the last notice that was returned and could not be deleted yet
         try:
@@ -99,6 +108,8 @@ class SqliteStore(Reading):
             return None
         self._reader.close()
         self._lister.close()
+        self._searcher.reopen()
+        self._counter.reopen()
         try:
             self._open_readers(writing)
         except StoreError as error:
@@ -193,6 +204,8 @@ class SqliteStore(Reading):
     @as_ready
     def close(self) -> None:
         self.writer.close()
+        self._searcher.close()
+        self._counter.close()
         self._reader.close()
         self._lister.close()
         if self._lock is not None:
@@ -205,7 +218,9 @@ class SqliteStore(Reading):
 
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Ready[T] | Deferred[T]:
         if self._patient and query in COUNTS:
-            return Deferred(lambda: self._count(query, parameters, shape))
+            statement, given = self._sql[query], tuple(parameters)
+            counted = Deferred(lambda: self._counter.run(lambda reader: reader.execute(statement, given).fetchall()))
+            return Deferred(lambda: _shaped(counted, shape))
         found = self._all(query, parameters)
         try:
             return Ready(shape(found))
@@ -215,15 +230,11 @@ class SqliteStore(Reading):
     def _listed(self, names: list[str]) -> str:
         return encode(names).decode()
 
-    async def _count(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
-        """Run a slow query on a thread and a connection of its own, so that the engine is not blocked."""
-
-        def count() -> Found:
-            with closing(connect(self.path, readers=True)) as connection:
-                return connection.execute(self._sql[query], tuple(parameters)).fetchall()
-
+    def _walk(self, steps: Callable[[], Steps[T]]) -> Ready[T] | Deferred[T]:
+        if self._patient:
+            return Deferred(lambda: self._searcher.run(lambda reader: walk(steps(), _asking(reader))))
         try:
-            return shape(await asyncio.get_running_loop().run_in_executor(None, count))
+            return Ready(walk(steps(), _asking(self._lister)))
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
 
@@ -281,3 +292,11 @@ class SqliteStore(Reading):
             return connection.execute("pragma data_version").fetchone()[0]
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
+
+
+def _asking(reader: sqlite3.Connection) -> Callable[[str, list[Any]], Found]:
+    return lambda statement, given: reader.execute(statement, given).fetchall()
+
+
+async def _shaped(found: Deferred[Found], shape: Callable[[Found], T]) -> T:
+    return shape(await found)

@@ -1,0 +1,339 @@
+"""Searching runs with any combination of filters: which index drives it, and how far it looks.
+
+A driver is an index that has the runs of one filter in the order of their keys: those of a status, a type, a label, a state. Of
+several drivers the shortest is taken, which a look at the first entries of each index tells. At most `bound` of its entries are
+looked at; the other filters are conditions on them. So a search costs no more on a million runs than on a few thousand, and says
+where it stopped. Statements are made here for every dialect; a dialect runs them one after the other (`Steps`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from backstay.kernel.decision import RunRow
+from backstay.kernel.values import Micros
+from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup, Value, key_at
+from backstay.store import rows
+from backstay.store.search_conditions import Clause, conditions, driving_statuses, placeholders, possible
+
+T = TypeVar("T")
+Found = Sequence[Sequence[Any]]
+Steps = Generator[Clause, Found, T]
+"""Statements with their parameters; each is answered with its rows."""
+
+MOST_ARMS = 60
+_STORED_CAUSES = ("blocked", "repair_needed", "retrying", "history_budget")
+
+
+def walk(steps: Steps[T], ask: Callable[[str, list[Any]], Found]) -> T:
+    """Run the statements one after the other."""
+    try:
+        statement, given = next(steps)
+        while True:
+            statement, given = steps.send(ask(statement, given))
+    except StopIteration as end:
+        return end.value
+
+
+class Dialect(NamedTuple):
+    """`join`: how a table is joined to those before it, which must be read first. `keeps_order`: a join leaves the order of its
+    first table as it is, and the planner would sort if it were asked for. `parts_ordered`: each part of a union is ordered and
+    limited by itself. `facet`: a label or search attribute as it is indexed. `contains`: a condition that the body of a summary
+    has this text in it."""
+
+    join: str
+    keeps_order: bool
+    parts_ordered: bool
+    facet: Callable[[Value], Clause]
+    facet_value: Callable[[str], Value]
+    contains: Callable[[str], str]
+
+
+class FoundRun(NamedTuple):
+    row: RunRow
+    is_current: bool
+    value: int  # by which the list is ordered
+
+
+class SearchedRuns(NamedTuple):
+    """`end`: where to look on; None: everything has been looked at, or the list has an order of its own and looks no farther."""
+
+    found: list[FoundRun]
+    looked_at: int
+    complete: bool
+    end: RunPlace | None
+
+
+class Arm(NamedTuple):
+    """One range of an index: runs whose keys are in `column`."""
+
+    column: str
+    source: str
+    parameters: list[Any]
+
+
+class Driver(NamedTuple):
+    arms: list[Arm]
+    ordered: bool = True
+
+
+def search(
+    dialect: Dialect,
+    query: RunQuery,
+    after: RunPlace | None,
+    limit: int,
+    bound: int,
+    now: Micros,
+    *,
+    views: bool,
+    trusts: bool,
+    untaken: Sequence[TaskGroup],
+) -> Steps[SearchedRuns]:
+    """One page. `views`: conditions on summaries count, too; `trusts`: their indexes may drive the search."""
+    driver, small = yield from choose(dialect, query, bound, trusts=views and trusts, untaken=untaken)
+    where, given = conditions(dialect, query, views=views, untaken=untaken)
+    by_closing = query.sort == "closed" and not small
+    in_order = by_closing or (query.sort == "started" and driver.ordered)
+    span = span_of(query, after if query.sort == "started" else None)
+    if query.sort != "started" and after is not None and after.top is not None:
+        span = (span[0], min(span[1], after.top + 1))
+    if by_closing:
+        window, looked = _closing_window(query, after, bound)
+    else:
+        # An order of its own sorts the newest runs that it looks at, whichever way.
+        window, looked = window_of(dialect, driver, span, query.descending or query.sort != "started", bound)
+    down = "desc" if query.descending else "asc"
+    value, timed = _value(query, now)
+    if not in_order and after is not None and query.sort != "started":
+        where = f"{where} and ({value}, r.key) {'<' if query.descending else '>'} (?, ?)"
+        given = [*given, *timed, after.value, after.key]
+    if in_order:
+        first = f"looked.at {down}, " if by_closing else ""
+        order = "" if dialect.keeps_order else f"\norder by {first}looked.key {down}"
+    else:
+        order = f"\norder by {f'1 {down}, ' if query.sort != 'started' else ''}r.key {down}"
+    page = yield (
+        f"select {value}, {RUN_COLUMNS}\nfrom ({window}) as looked\n{joined(dialect)}\nwhere {where}{order}\nlimit {limit + 1}",
+        [*timed, *looked, *given],
+    )
+    found = [FoundRun(rows.run(row[2:]), bool(row[1]), row[0]) for row in page]
+    more = len(found) > limit
+    found = found[:limit]
+    last = found[-1] if more else None
+    return (yield from _ended(dialect, query, window, looked, bound, found, last, in_order, by_closing))
+
+
+def _ended(
+    dialect: Dialect,
+    query: RunQuery,
+    window: str,
+    looked: list[Any],
+    bound: int,
+    found: list[FoundRun],
+    last: FoundRun | None,
+    in_order: bool,
+    by_closing: bool,
+) -> Steps[SearchedRuns]:
+    """How far a page has looked, and where the next one begins."""
+    pick, most = ("min", ">=") if query.descending else ("max", "<=")
+    passed, given = "count(*)", list[Any]()
+    if last is not None and in_order:
+        columns, given = ("(at, key)", [last.value, last.row.key]) if by_closing else ("key", [last.row.key])
+        passed = f"count(*) filter (where {columns} {most} {'(?, ?)' if by_closing else '?'})"
+    told = yield f"select count(*), {passed}, {pick}(key), max(key) from ({window}) as looked", [*given, *looked]
+    whole, looked_at, end, top = told[0]
+    if last is not None:
+        return SearchedRuns(found, looked_at, False, RunPlace(last.value, last.row.key, None if in_order else top))
+    if whole < bound:
+        return SearchedRuns(found, whole, True, None)
+    if not in_order:
+        return SearchedRuns(found, whole, False, None)
+    if by_closing:
+        edge = yield (
+            f"select at, key from ({window}) as looked order by 1 {_rest(query)}, 2 {_rest(query)} limit 1",
+            looked,
+        )
+        return SearchedRuns(found, whole, False, RunPlace(edge[0][0], edge[0][1]))
+    return SearchedRuns(found, whole, False, RunPlace(end, end))
+
+
+def _rest(query: RunQuery) -> str:
+    return "asc" if query.descending else "desc"
+
+
+def choose(
+    dialect: Dialect, query: RunQuery, bound: int, *, trusts: bool, untaken: Sequence[TaskGroup]
+) -> Steps[tuple[Driver, bool]]:
+    """The driver that has the fewest runs, and whether it has fewer than `bound`."""
+    every = Driver([_status(query, status) for status in driving_statuses(query)])
+    drivers = [driver for driver in _drivers(dialect, query, trusts, untaken) if len(driver.arms) <= MOST_ARMS]
+    if not drivers and query.sort == "started":
+        return every, False  # there is no choice, and no need to know
+    drivers.append(every)
+    span = span_of(query)
+    probes: list[str] = []
+    given: list[Any] = []
+    for driver in drivers:
+        window, parameters = window_of(dialect, driver, span, query.descending, bound)
+        probes.append(f"(select count(*) from ({window}) as looked)")
+        given += parameters
+    counts = (yield (f"select {', '.join(probes)}", given))[0]
+    best = min(range(len(drivers)), key=lambda n: (counts[n] >= bound and not drivers[n].ordered, counts[n], n))
+    return drivers[best], counts[best] < bound
+
+
+def _drivers(dialect: Dialect, query: RunQuery, trusts: bool, untaken: Sequence[TaskGroup]) -> list[Driver]:
+    place = query.namespace
+    found: list[Driver] = []
+    fields = query.fields
+    if "run_id" in fields:
+        ids = possible(fields["run_id"])
+        source = f"run where run_id in ({placeholders(ids)}) and namespace = ?"
+        found.append(Driver([Arm("key", source, [*ids, place])], False))
+    if "instance_id" in fields:
+        one = "run where workflow = (select key from workflow where namespace = ? and workflow_id = ?)"
+        found.append(Driver([Arm("key", one, [place, id]) for id in possible(fields["instance_id"])]))
+    for name in ("business_key", "workflow_type"):
+        if name in fields:
+            source = f"run where namespace = ? and {name} = ?"
+            found.append(Driver([Arm("key", source, [place, value]) for value in possible(fields[name])]))
+    for kind, facets in (("label", query.labels), ("attribute", query.attributes)):
+        for name, values in facets.items():
+            found.append(Driver([_facet(dialect, place, f"{kind}:{name}", value) for value in values]))
+    if query.closed_after is not None or query.closed_before is not None:
+        source, given = "run where namespace = ? and closed_at >= ?", [place, query.closed_after or 0]
+        if query.closed_before is not None:
+            source, given = f"{source} and closed_at < ?", [*given, query.closed_before]
+        found.append(Driver([Arm("key", source, given)], False))
+    if query.q is not None:
+        found.append(Driver(_about(query.q, place), False))
+    if trusts:
+        found += _viewed(query, untaken)
+    return found
+
+
+def _viewed(query: RunQuery, untaken: Sequence[TaskGroup]) -> list[Driver]:
+    """Drivers by what summaries say, of filters that only open runs match."""
+    place, found = query.namespace, list[Driver]()
+    source = "workflow_run_summaries where namespace = ? and"
+    states = query.fields.get("state")
+    if states is not None and "".join(driving_statuses(query)) == "pendingrunningwaiting":
+        found.append(Driver([Arm("run", f"{source} state = ?", [place, state]) for state in states]))
+    causes = query.fields.get("attention")
+    groups = [
+        Arm(
+            "run",
+            f"{source} state = 'ready' and queue = ? and task_kind = ? and task_type = ?"
+            f" and {'build is null' if group.build is None else 'build = ?'}",
+            [place, group.queue, group.kind, group.type, *([] if group.build is None else [group.build])],
+        )
+        for group in untaken
+    ]
+    if causes is not None:
+        stored = [Arm("run", f"{source} attention = ?", [place, cause]) for cause in causes if cause in _STORED_CAUSES]
+        found.append(Driver([*stored, *groups], False) if "no_worker" in causes else Driver(stored))
+    if query.flags.get("repair_attention") is True or set(query.fields.get("repair_blocked_reason", ())) == {
+        "waiting_for_compatible_worker"
+    }:
+        found.append(Driver([arm for arm, group in zip(groups, untaken, strict=True) if group.build is not None], False))
+    return found
+
+
+def _about(text: str, namespace: str) -> list[Arm]:
+    if not possible((text,)):
+        return []
+    ids = "run where workflow in (select key from workflow where namespace = ? and workflow_id >= ? and workflow_id < ?)"
+    return [
+        Arm("key", ids, [namespace, text, text + "\U0010ffff"]),
+        Arm("key", "run where run_id = ? and namespace = ?", [text, namespace]),
+        Arm("key", "run where namespace = ? and business_key = ?", [namespace, text]),
+        Arm("key", "run where namespace = ? and workflow_type = ?", [namespace, text]),
+    ]
+
+
+def _facet(dialect: Dialect, namespace: str, name: str, value: Value) -> Arm:
+    indexed, given = dialect.facet(value)
+    return Arm("run", f"facet where namespace = ? and name = ? and value = {indexed}", [namespace, name, *given])
+
+
+def _status(query: RunQuery, status: str) -> Arm:
+    return Arm("key", "run where namespace = ? and status = ?", [query.namespace, status])
+
+
+def span_of(query: RunQuery, after: RunPlace | None = None) -> tuple[int, int]:
+    """The keys that a search looks at: from the first up to, but not including, the second."""
+    low = 0 if query.started_after is None else key_at(query.started_after)
+    high = (1 << 63) - 1 if query.started_before is None else key_at(query.started_before)
+    if after is not None:
+        low, high = (low, min(high, after.key)) if query.descending else (max(low, after.key + 1), high)
+    return low, high
+
+
+def window_of(dialect: Dialect, driver: Driver, span: tuple[int, int], descending: bool, bound: int) -> Clause:
+    """The keys of a driver within a span, in their order, at most `bound`."""
+    down = "desc" if descending else "asc"
+    parts: list[str] = []
+    given: list[Any] = []
+    for arm in driver.arms:
+        # Without an order, the index of the arm counts and not that of the keys: a sum is in no index.
+        key = arm.column if driver.ordered else f"{arm.column} + 0"
+        part = f"select {arm.column} as key from {arm.source} and {key} >= ? and {key} < ?"
+        if len(driver.arms) > 1:
+            if not driver.ordered:
+                part = f"select key from ({part} limit {bound}) as part"
+            elif dialect.parts_ordered:
+                part = f"(select * from ({part} order by 1 {down} limit {bound}) as part)"
+        parts.append(part)
+        given += [*arm.parameters, *span]
+    if not parts:
+        return "select key from run where 1 = 0", []
+    if driver.ordered:
+        return f"{' union all '.join(parts)} order by 1 {down} limit {bound}", given
+    return f"{' union '.join(parts)} limit {bound}", given
+
+
+def _closing_window(query: RunQuery, after: RunPlace | None, bound: int) -> Clause:
+    """The closed runs of a namespace in the order of their ends."""
+    down, before = ("desc", "<") if query.descending else ("asc", ">")
+    clauses, given = ["namespace = ?", "closed_at >= ?"], [query.namespace, query.closed_after or 0]
+    if query.closed_before is not None:
+        clauses.append("closed_at < ?")
+        given.append(query.closed_before)
+    if after is not None:
+        # The first condition only tells the planner which index to take.
+        clauses += [f"closed_at {before}= ?", f"(closed_at, key) {before} (?, ?)"]
+        given += [after.value, after.value, after.key]
+    where = " and ".join(clauses)
+    return (
+        f"select key, closed_at as at from run where {where} order by closed_at {down}, key {down} limit {bound}",
+        given,
+    )
+
+
+def _value(query: RunQuery, now: Micros) -> Clause:
+    match query.sort:
+        case "closed":
+            return "r.closed_at", []
+        case "duration":
+            return f"coalesce(r.closed_at, {now}) - r.started_at", []
+        case "events":
+            return _LENGTH, []
+        case "since":
+            return "coalesce(r.closed_at, s.since, r.started_at)", []
+        case _:
+            return "r.key", []
+
+
+_LENGTH = "coalesce(case when w.run = r.key then w.length end, r.length)"
+RUN_COLUMNS = f"""w.run = r.key, r.key, r.workflow, r.run_id, r.number, r.namespace, r.workflow_id, r.workflow_type, r.status,
+  r.closed_reason, r.queue, r.connection, r.compatibility, r.business_key, r.labels, r.search_attributes, r.started_at,
+  r.closed_at, {_LENGTH}, r.archived_at"""
+
+
+def joined(dialect: Dialect) -> str:
+    return (
+        f"{dialect.join} run r on r.key = looked.key\n"
+        "left join workflow w on w.key = r.workflow\n"
+        "left join workflow_run_summaries s on s.run = r.key"
+    )

@@ -1,0 +1,179 @@
+"""The conditions of a search, as SQL on a run `r`, its instance `w` and its summary `s`.
+
+Those on the run are exact. Those on the summary let pass whatever the summary cannot tell: a summary that is missing or older
+than its run passes them all. The engine then looks at what passed (`fits_summary`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from backstay.kernel.views.run_query import CLOSED, COLUMNS, OPEN, STATUSES, RunQuery, TaskGroup, states_as_statuses
+from backstay.kernel.views.summary import CLOSED_STATES, OPEN_STATES, SCHEMA
+
+if TYPE_CHECKING:
+    from backstay.store.search import Dialect
+
+Clause = tuple[str, list[Any]]
+
+STALE = f"""(s.run is null or s.schema <> {SCHEMA} or s.stamp <> case when w.run = r.key then w.last else r.length end
+  or (r.closed_at is null and w.expects <> (select count(*) from task where task.workflow = w.key)))"""
+"""The summary is missing, or was made from other rows than those on disk."""
+
+STATE_OF_CLOSED = "case r.closed_reason when 'continued' then 'continued' else r.status end"
+
+
+def possible(values: Sequence[str]) -> list[str]:
+    """The values that a stored text can have: no NUL in it, and no half of a surrogate pair."""
+    return [value for value in values if "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)]
+
+
+def is_possible(query: RunQuery) -> bool:
+    """Whether a stored run can have what is asked for."""
+    texts = (query.namespace, *query.labels, *query.attributes, *(query.q or ""))
+    values = [value for several in query.labels.values() for value in several]
+    values += [value for several in query.attributes.values() for value in several if isinstance(value, str)]
+    return len(possible(texts)) == len(texts) and not any("\ud800" <= one <= "\udfff" for one in "".join(values))
+
+
+def placeholders(values: Sequence[Any]) -> str:
+    return ",".join("?" * len(values)) or "null"
+
+
+def driving_statuses(query: RunQuery) -> tuple[str, ...]:
+    """The statuses that a run of this search can have."""
+    allowed = set(query.fields.get("status", STATUSES))
+    if "is_terminal" in query.flags:
+        allowed &= set(CLOSED if query.flags["is_terminal"] else OPEN)
+    if "state" in query.fields:
+        allowed &= set(states_as_statuses(query.fields["state"]))
+    if query.sort == "closed" or query.closed_after is not None or query.closed_before is not None:
+        allowed &= set(CLOSED)
+    if "attention" in query.fields or "wait_kind" in query.fields:
+        allowed &= set(OPEN)
+    liveness = query.fields.get("liveness_state", ())
+    if liveness and "closed" not in liveness and "workflow_replay_blocked" not in liveness:
+        allowed &= set(OPEN)
+    return tuple(status for status in STATUSES if status in allowed)
+
+
+def conditions(dialect: Dialect, query: RunQuery, *, views: bool, untaken: Sequence[TaskGroup]) -> Clause:
+    """What a run must be. `views`: what its summary says counts, too."""
+    found = _Conditions()
+    found.add("r.namespace = ?", query.namespace)
+    statuses = driving_statuses(query)
+    for name, column in COLUMNS.items():
+        if name in query.fields and name != "status":
+            values = possible(query.fields[name])
+            found.add(f"r.{column} in ({placeholders(values)})", *values)
+    if statuses != STATUSES:
+        found.add(f"r.status in ({placeholders(statuses)})", *statuses)
+    _row_flags(found, query)
+    for kind, facets in (("label", query.labels), ("attribute", query.attributes)):
+        for name, values in facets.items():
+            _facets(found, dialect, query.namespace, f"{kind}:{name}", values)
+    if query.q is not None:
+        _about(found, query.q)
+    if query.closed_after is not None:
+        found.add("r.closed_at >= ?", query.closed_after)
+    if query.closed_before is not None:
+        found.add("r.closed_at < ?", query.closed_before)
+    if views:
+        _views(found, dialect, query, untaken)
+    return found.clause()
+
+
+class _Conditions:
+    def __init__(self) -> None:
+        self._clauses: list[str] = []
+        self._given: list[Any] = []
+
+    def add(self, clause: str, *given: Any) -> None:
+        self._clauses.append(clause)
+        self._given += given
+
+    def clause(self) -> Clause:
+        return "\n  and ".join(self._clauses), self._given
+
+
+def _row_flags(found: _Conditions, query: RunQuery) -> None:
+    flags = query.flags
+    if "is_current_run" in flags:
+        found.add("w.run = r.key" if flags["is_current_run"] else "(w.run is null or w.run <> r.key)")
+    if "archived" in flags:
+        found.add(f"r.archived_at is {'not ' if flags['archived'] else ''}null")
+    if "is_terminal" in flags:
+        found.add(f"r.closed_at is {'not ' if flags['is_terminal'] else ''}null")
+    if query.sort == "closed":
+        found.add("r.closed_at is not null")
+
+
+def _facets(found: _Conditions, dialect: Dialect, namespace: str, name: str, values: Sequence[Any]) -> None:
+    indexed = [dialect.facet(value) for value in values]
+    listed = ",".join(clause for clause, _ in indexed) or "null"
+    found.add(
+        f"exists (select 1 from facet where namespace = ? and name = ? and value in ({listed}) and run = r.key)",
+        *(namespace, name, *(given for _, several in indexed for given in several)),
+    )
+
+
+def _about(found: _Conditions, text: str) -> None:
+    if not possible((text,)):
+        found.add("1 = 0")
+        return
+    found.add(
+        "((r.workflow_id >= ? and r.workflow_id < ?) or r.workflow_type = ? or r.business_key = ? or r.run_id = ?)",
+        *(text, text + "\U0010ffff", text, text, text),
+    )
+
+
+def _views(found: _Conditions, dialect: Dialect, query: RunQuery, untaken: Sequence[TaskGroup]) -> None:
+    fields, flags = query.fields, query.flags
+    waiting, groups = untaken_condition(untaken)
+    if "state" in fields:
+        opened = [state for state in fields["state"] if state in OPEN_STATES]
+        closed = [state for state in fields["state"] if state in CLOSED_STATES]
+        found.add(
+            f"((r.closed_at is null and ({STALE} or s.state in ({placeholders(opened)})))\n"
+            f"  or (r.closed_at is not null and {STATE_OF_CLOSED} in ({placeholders(closed)})))",
+            *(*opened, *closed),
+        )
+    if "attention" in fields:
+        causes = fields["attention"]
+        also = f" or {waiting}" if "no_worker" in causes else ""
+        found.add(f"({STALE} or s.attention in ({placeholders(causes)}){also})", *causes, *(groups if also else ()))
+    if "wait_kind" in fields:
+        kinds = fields["wait_kind"]
+        found.add(f"({STALE} or s.wait_kind in ({placeholders(kinds)}))", *kinds)
+    if "liveness_state" in fields:
+        states = fields["liveness_state"]
+        clause, given = f"{STALE} or s.liveness in ({placeholders(states)})", list[Any](states)
+        if any("compatible" in state for state in states):
+            clause, given = f"{clause} or {waiting}", [*given, *groups]
+        if "repair_needed" in states:
+            clause += " or s.state = 'working'"
+        found.add(f"({clause})", *given)
+    reasons = set(fields.get("repair_blocked_reason", ()))
+    if flags.get("repair_attention") is True or (reasons and reasons <= {"waiting_for_compatible_worker"}):
+        found.add(f"({STALE} or {waiting})", *groups)
+    if flags.get("task_problem") is True:
+        marked = dialect.contains('"task_problem":true')
+        found.add(f"({STALE} or s.attention is not null or s.state = 'working' or {marked})")
+    if "continue_as_new_recommended" in flags:
+        events, size = (limit or 1 << 62 for limit in query.budget)
+        over = f"(s.events >= {events} or s.bytes >= {size})"
+        found.add(f"({STALE} or {'' if flags['continue_as_new_recommended'] else 'not '}{over})")
+
+
+def untaken_condition(untaken: Sequence[TaskGroup]) -> Clause:
+    """The next task of the run is one of those that no worker takes."""
+    if not untaken:
+        return "1 = 0", []
+    groups: list[str] = []
+    given: list[Any] = []
+    for group in untaken:
+        build = "s.build is null" if group.build is None else "s.build = ?"
+        groups.append(f"(s.queue = ? and s.task_kind = ? and s.task_type = ? and {build})")
+        given += [group.queue, group.kind, group.type, *([] if group.build is None else [group.build])]
+    return f"(s.state in ('ready', 'retrying') and ({' or '.join(groups)}))", given
