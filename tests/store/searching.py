@@ -28,7 +28,7 @@ EVERYTHING = 10_000
 
 TYPES = ("order", "refund", "ship")
 KEYS = ("k-1", "k-2", None)
-LABELS: tuple[dict[str, str], ...] = ({}, {"team": "shop"}, {"team": "bank", "tier": "gold"}, {"tier": "it's \"gold\""})
+LABELS: tuple[dict[str, str], ...] = ({}, {"team": "shop"}, {"team": "bank", "tier": "gold"}, {"tier": 'it\'s "gold"'})
 ATTRIBUTES: tuple[dict[str, Any], ...] = ({}, {"n": 1}, {"n": 1.0, "vip": True}, {"n": "1", "vip": False}, {"n": 2.5})
 
 
@@ -115,7 +115,7 @@ def queries(world: list[tuple[RunRow, bool]]) -> st.SearchStrategy[RunQuery]:
         q=st.sampled_from((None, None, None, "order", "o", "k-1", "order-1", world[0][0].run_id, "nothing", "o\x00")),
         fields=FIELDS,
         flags=FLAGS,
-        labels=either(team=some("shop", "bank", "sho"), tier=some("gold", "it's \"gold\"")),
+        labels=either(team=some("shop", "bank", "sho"), tier=some("gold", 'it\'s "gold"')),
         attributes=either(n=some(1, 1.0, "1", True, 2.5), vip=some(True, False, 1)),
         started_after=starts,
         started_before=starts,
@@ -151,7 +151,9 @@ class Searching:
     def test_a_count_counts_what_a_list_has(self, database: Database, runner: asyncio.Runner) -> None:
         store = runner.run(database.open())
         world = runner.run(populated(store))
-        groups = st.sampled_from((None, "status", "workflow_type", "queue", "compatibility", "label:team", "attribute:n"))
+        groups = st.sampled_from(
+            (None, "status", "workflow_type", "queue", "compatibility", "label:team", "attribute:n")
+        )
 
         @settings(max_examples=150, deadline=None, suppress_health_check=UNHURRIED, database=None)
         @given(query=queries(world), group_by=groups, bound=st.sampled_from((5, EVERYTHING)))
@@ -179,7 +181,7 @@ class Searching:
             ("label", "t", ["team", "tier"]),
             ("attribute", "", ["n", "vip"]),
             ("label:team", "s", ["shop"]),
-            ("label:tier", "", ["gold", "it's \"gold\""]),
+            ("label:tier", "", ["gold", 'it\'s "gold"']),
             ("attribute:n", "", ["1", "2.5"]),
             ("attribute:vip", "t", ["true"]),
             ("label:none", "", []),
@@ -229,4 +231,3 @@ def without_none(numbers: Any, group_by: str | None) -> dict[str | None, int]:
     """By label, an index alone does not count those that have none."""
     skip = group_by is not None and ":" in group_by
     return {name: number for name, number in numbers.items() if number and not (skip and name is None)}
-

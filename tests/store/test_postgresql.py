@@ -26,8 +26,8 @@ from ..kernel.given import MACHINE
 from ..postgresql import with_schema
 from .conformance import Alone, Processes, Shared, instances, stale
 from .instances import StoredFlow, applied, apply, expected, stored
-from .searching import Searching
 from .proxy import Fault, Proxy, proxied
+from .searching import Searching
 
 ACTIVITY = ScheduleActivity(activity_type="charge")
 

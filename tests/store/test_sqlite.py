@@ -26,9 +26,9 @@ from backstay.store.sqlite.writer import Offload
 from ..kernel.given import MACHINE
 from .children import child, hear
 from .conformance import Alone, Processes, Shared, instances
-from .searching import Searching
 from .instances import StoredFlow, applied, apply, expected, stored
 from .seam import connection_of
+from .searching import Searching
 
 ROOT = Path(__file__).parents[2]
 

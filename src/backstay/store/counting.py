@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from backstay.kernel.views.run_query import OPEN, STATUSES, RunQuery, TaskGroup
 from backstay.kernel.views.summary import OPEN_STATES
 from backstay.store import rows
-from backstay.store.search import RUN_COLUMNS, Dialect, FoundRun, Steps, choose, joined, span_of, window_of
-from backstay.store.search_conditions import STALE, STATE_OF_CLOSED, conditions, driving_statuses
+from backstay.store.search import RUN_COLUMNS, FoundRun, Steps, choose, joined, span_of, window_of
+from backstay.store.search_conditions import STALE, STATE_OF_CLOSED, Dialect, conditions, driving_statuses
 
 INDEXED = 100_000
 """The entries of an index that one number counts at most."""
@@ -48,8 +48,10 @@ def count(
     if not small and _is_bare(query):
         if not views and group_by in (None, "status"):
             return (yield from _statuses(query, driving_statuses(query), grouped=group_by is not None))
-        if driving_statuses(query) == STATUSES and group_by is not None and (
-            group_by == "workflow_type" or group_by.startswith(("label:", "attribute:"))
+        if (
+            driving_statuses(query) == STATUSES
+            and group_by is not None
+            and (group_by == "workflow_type" or group_by.startswith(("label:", "attribute:")))
         ):
             return (yield from _values(dialect, query, group_by))
         if trusts and group_by in ("state", "attention") and set(driving_statuses(query)) <= set(OPEN):
@@ -158,7 +160,9 @@ def _values(dialect: Dialect, query: RunQuery, group_by: str) -> Steps[RunCounts
     """All runs of a namespace by type, or by a label or search attribute."""
     if group_by == "workflow_type":
         names = yield from values_of("workflow_type", "run where namespace = ?", [query.namespace], "", VALUES + 1)
-        sources = [("run where namespace = ? and workflow_type = ?", [query.namespace, name]) for name in names[:VALUES]]
+        sources = [
+            ("run where namespace = ? and workflow_type = ?", [query.namespace, name]) for name in names[:VALUES]
+        ]
     else:
         place = [query.namespace, group_by]
         names = yield from values_of("value", "facet where namespace = ? and name = ?", place, "", VALUES + 1)

@@ -21,8 +21,8 @@ from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store import HistorySizes, Loaded, Located, Ready, RegistryEntry, StatusCount, StoredSend, rows
 from backstay.store.counting import RunCounts, count, ready_groups, suggest
 from backstay.store.rows import Row
-from backstay.store.search import Dialect, SearchedRuns, Steps, search
-from backstay.store.search_conditions import is_possible, possible
+from backstay.store.search import SearchedRuns, Steps, search
+from backstay.store.search_conditions import Dialect, is_possible, possible
 from backstay.store.views import (
     VIEWS,
     InstanceFacts,

@@ -15,7 +15,7 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup, Value, key_at
 from backstay.store import rows
-from backstay.store.search_conditions import Clause, conditions, driving_statuses, placeholders, possible
+from backstay.store.search_conditions import Clause, Dialect, conditions, driving_statuses, placeholders, possible
 
 T = TypeVar("T")
 Found = Sequence[Sequence[Any]]
@@ -34,20 +34,6 @@ def walk(steps: Steps[T], ask: Callable[[str, list[Any]], Found]) -> T:
             statement, given = steps.send(ask(statement, given))
     except StopIteration as end:
         return end.value
-
-
-class Dialect(NamedTuple):
-    """`join`: how a table is joined to those before it, which must be read first. `keeps_order`: a join leaves the order of its
-    first table as it is, and the planner would sort if it were asked for. `parts_ordered`: each part of a union is ordered and
-    limited by itself. `facet`: a label or search attribute as it is indexed. `contains`: a condition that the body of a summary
-    has this text in it."""
-
-    join: str
-    keeps_order: bool
-    parts_ordered: bool
-    facet: Callable[[Value], Clause]
-    facet_value: Callable[[str], Value]
-    contains: Callable[[str], str]
 
 
 class FoundRun(NamedTuple):
@@ -236,14 +222,18 @@ def _viewed(query: RunQuery, untaken: Sequence[TaskGroup]) -> list[Driver]:
     if query.flags.get("repair_attention") is True or set(query.fields.get("repair_blocked_reason", ())) == {
         "waiting_for_compatible_worker"
     }:
-        found.append(Driver([arm for arm, group in zip(groups, untaken, strict=True) if group.build is not None], False))
+        found.append(
+            Driver([arm for arm, group in zip(groups, untaken, strict=True) if group.build is not None], False)
+        )
     return found
 
 
 def _about(text: str, namespace: str) -> list[Arm]:
     if not possible((text,)):
         return []
-    ids = "run where workflow in (select key from workflow where namespace = ? and workflow_id >= ? and workflow_id < ?)"
+    ids = (
+        "run where workflow in (select key from workflow where namespace = ? and workflow_id >= ? and workflow_id < ?)"
+    )
     return [
         Arm("key", ids, [namespace, text, text + "\U0010ffff"]),
         Arm("key", "run where run_id = ? and namespace = ?", [text, namespace]),

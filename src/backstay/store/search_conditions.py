@@ -6,16 +6,37 @@ than its run passes them all. The engine then looks at what passed (`fits_summar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-from backstay.kernel.views.run_query import CLOSED, COLUMNS, OPEN, STATUSES, RunQuery, TaskGroup, states_as_statuses
+from backstay.kernel.views.run_query import (
+    CLOSED,
+    COLUMNS,
+    OPEN,
+    STATUSES,
+    RunQuery,
+    TaskGroup,
+    Value,
+    states_as_statuses,
+)
 from backstay.kernel.views.summary import CLOSED_STATES, OPEN_STATES, SCHEMA
 
-if TYPE_CHECKING:
-    from backstay.store.search import Dialect
-
 Clause = tuple[str, list[Any]]
+
+
+class Dialect(NamedTuple):
+    """`join`: how a table is joined to those before it, which must be read first. `keeps_order`: a join leaves the order of its
+    first table as it is, and the planner would sort if it were asked for. `parts_ordered`: each part of a union is ordered and
+    limited by itself. `facet`: a label or search attribute as it is indexed. `contains`: a condition that the body of a summary
+    has this text in it."""
+
+    join: str
+    keeps_order: bool
+    parts_ordered: bool
+    facet: Callable[[Value], Clause]
+    facet_value: Callable[[str], Value]
+    contains: Callable[[str], str]
+
 
 STALE = f"""(s.run is null or s.schema <> {SCHEMA} or s.stamp <> case when w.run = r.key then w.last else r.length end
   or (r.closed_at is null and w.expects <> (select count(*) from task where task.workflow = w.key)))"""

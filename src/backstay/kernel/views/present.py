@@ -30,7 +30,7 @@ def present(row: RunRow, summary: RunSummary | None, now: Micros, *, is_current:
         return Present("workflow_replay_blocked", "unsupported_history", True, ("blocked",))
     if row.closed_at is not None:
         return Present("closed", "run_closed" if is_current else "selected_run_not_current", False, ())
-    state, causes, problem = summary.liveness_state, [], summary.task_problem
+    state, causes, problem = summary.liveness_state, list[str](), summary.task_problem
     if summary.attention is not None:
         causes.append(summary.attention)
     waits = untaken and summary.next_task_state == "ready" and (summary.next_task_at or 0) <= now

@@ -12,7 +12,7 @@ from backstay.kernel.views.run_query import Value
 from backstay.store import RunFilter, listing
 from backstay.store.listing import Clause
 from backstay.store.rows import encode
-from backstay.store.search import Dialect
+from backstay.store.search_conditions import Dialect
 from backstay.store.sql import number
 
 

@@ -5,6 +5,7 @@ Writes go through one connection in group commits; reads use another, so that a 
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import os
@@ -219,8 +220,9 @@ class SqliteStore(Reading):
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Ready[T] | Deferred[T]:
         if self._patient and query in COUNTS:
             statement, given = self._sql[query], tuple(parameters)
-            counted = Deferred(lambda: self._counter.run(lambda reader: reader.execute(statement, given).fetchall()))
-            return Deferred(lambda: _shaped(counted, shape))
+            return Deferred(
+                lambda: self._counter.run(lambda reader: shape(reader.execute(statement, given).fetchall()))
+            )
         found = self._all(query, parameters)
         try:
             return Ready(shape(found))
@@ -296,7 +298,3 @@ class SqliteStore(Reading):
 
 def _asking(reader: sqlite3.Connection) -> Callable[[str, list[Any]], Found]:
     return lambda statement, given: reader.execute(statement, given).fetchall()
-
-
-async def _shaped(found: Deferred[Found], shape: Callable[[Found], T]) -> T:
-    return shape(await found)

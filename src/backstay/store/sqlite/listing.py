@@ -5,7 +5,7 @@ from __future__ import annotations
 from backstay.kernel.views.run_query import Value
 from backstay.store import RunFilter, listing
 from backstay.store.listing import Clause
-from backstay.store.search import Dialect
+from backstay.store.search_conditions import Dialect
 
 
 def select_runs(select: str, where: RunFilter) -> Clause:
