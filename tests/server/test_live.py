@@ -327,6 +327,24 @@ async def test_a_stream_ends_with_its_credential() -> None:
             assert (await mine.moved("runs"))["started"] == 1
 
 
+async def test_a_stream_of_a_browser_ends_when_it_signs_out() -> None:
+    async with serving() as api:
+        page = {"Origin": str(api.http.base_url), "Sec-Fetch-Site": "same-origin"}
+        signed_in = await api.http.post(
+            "/api/session", json={"token": TOKEN}, headers=page | {"X-Durable-Workflow-Control-Plane-Version": "2"}
+        )
+        assert signed_in.status_code in (200, 201), signed_in.text
+        async with api.http.stream("GET", "/api/live?topic=runs", headers=page) as response:
+            reader = Reader(response)
+            await opened(reader)
+            gone = await api.http.delete(
+                "/api/session", headers=page | {"X-Durable-Workflow-Control-Plane-Version": "2"}
+            )
+            assert gone.status_code == 200, gone.text
+            name, data = await reader.next()
+            assert (name, data["reason"]) == ("end", "credential_ended")
+
+
 async def test_a_quiet_stream_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeding, "HEARTBEAT", 0.1)
     async with serving() as api, listening(api, "runs") as reader:

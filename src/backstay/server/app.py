@@ -23,6 +23,7 @@ from backstay.server.connections import limited_connections
 from backstay.server.encoding import Encoded, encoded
 from backstay.server.http_errors import HttpError, to_http_error
 from backstay.server.http_messages import HttpRequest, HttpResponse, ParsedRequest
+from backstay.server.rehearsal import has_dry_run, rehearse, unsupported
 from backstay.server.router import Route, Router
 from backstay.server.routes import ROUTES
 from backstay.server.server import Server
@@ -51,6 +52,14 @@ class App:
         task = asyncio.get_running_loop().create_task(handler)
         self.handling.add(task)
         task.add_done_callback(self.handling.discard)
+
+    def handle(self, route: Route, request: HttpRequest) -> Any:
+        """Hand an admitted request to its handler, or rehearse it if it is a dry run."""
+        if request.dry_run and route.changes and not route.own_dry_run:
+            if not has_dry_run(route):
+                raise unsupported("it is no route of operators")
+            return rehearse(self.server, route, request)
+        return route.handler(self.server, request)
 
     def admit(self, route: Route, request: HttpRequest, connection: Connection) -> None:
         """Check the credential before the body is read; a signature covers the body and is checked later."""

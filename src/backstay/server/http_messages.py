@@ -86,6 +86,11 @@ class HttpRequest:
     def flag(self, name: str) -> bool:
         return self.query.get(name, "").lower() in ("1", "true", "yes")
 
+    @property
+    def dry_run(self) -> bool:
+        """Whether the caller only wants to know what would happen."""
+        return bool(self._raw_query) and self.flag("dry_run")
+
     def decode(self, shape: type[T]) -> T:
         """The body as this struct; an empty body is an empty object."""
         decoder = _decoders.get(shape)

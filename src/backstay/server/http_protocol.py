@@ -330,7 +330,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def _begin(self, route: Route, request: HttpRequest) -> None:
         """Hand an admitted request to its handler."""
-        reply = route.handler(self._app.server, request)
+        reply = self._app.handle(route, request)
         if isinstance(reply, HttpResponse):
             self._reply(reply)
             return

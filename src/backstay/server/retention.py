@@ -60,12 +60,22 @@ class Retention:
         """Remove these runs. Returns the outcome of each."""
         return [{"run_id": row.run_id, "workflow_id": row.workflow_id} | await self._one(row) for row in runs]
 
-    async def _one(self, row: RunRow) -> dict[str, Any]:
-        if row.closed_at is None or row.closed_at >= self.cutoff(row.namespace):
-            return {"outcome": "skipped", "reason": "not_expired"}
+    def judge(self, row: RunRow) -> dict[str, Any] | None:
+        """The outcome of a run that stays for now; None if a pass would remove it."""
+        reason = None
         entry = self._engine.cache.get(row.workflow)
-        if entry is not None and (entry.inflight or entry.code_is_busy):
-            return {"outcome": "skipped", "reason": "instance_busy"}
+        if row.closed_at is None or row.closed_at >= self.cutoff(row.namespace):
+            reason = "not_expired"
+        elif entry is not None and (entry.inflight or entry.code_is_busy):
+            reason = "instance_busy"
+        if reason is None:
+            return None
+        return {"run_id": row.run_id, "workflow_id": row.workflow_id, "outcome": "skipped", "reason": reason}
+
+    async def _one(self, row: RunRow) -> dict[str, Any]:
+        stays = self.judge(row)
+        if stays is not None:
+            return stays
         try:
             await self._archive(row)
         except (OSError, ValueError) as error:

@@ -31,6 +31,11 @@ class Rollouts:
         self._kept = StoredRegistry(store, "rollout", Rollout)
         self._on_change = on_change
 
+    def unheard(self) -> Rollouts:
+        """These rollouts, of whose changes nobody is told."""
+        self._on_change = lambda: None
+        return self
+
     @property
     def changes(self) -> int:
         return self._kept.changes

@@ -48,6 +48,12 @@ class Route(NamedTuple):
     answers: str = "application/json"  # the content type of a successful response
     max_body_bytes: int | None = None  # fewer than the setting allows
     payload_free: bool = False  # bytes that it sends as they are hold no payload, so everybody may read them
+    own_dry_run: bool = False  # the handler itself looks at `dry_run`
+    only_reads: bool = False  # although its method is one that changes things
+
+    @property
+    def changes(self) -> bool:
+        return self.method in _WITH_BODY and not self.only_reads
 
     @property
     def reads_body(self) -> bool:

@@ -203,7 +203,8 @@ class Server:
 
     def _revision(self) -> int:
         """A number that changes when an entry of these registries does."""
-        return self.tokens.kept.changes + self.workers.changes + self.rollouts.changes + self.namespaces.kept.changes
+        kept = (self.tokens.kept, self.browser_sessions.kept, self.namespaces.kept, self.workers, self.rollouts)
+        return sum(registry.changes for registry in kept)
 
     def _changed_elsewhere(self) -> None:
         """Read the registries after a commit of another process, at most once a second."""

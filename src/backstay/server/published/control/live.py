@@ -26,13 +26,14 @@ async def live(server: Server, request: HttpRequest) -> HttpResponse:
             raise HttpError(404, "instance_not_found", said, workflow_id=name.id, field="topic")
     server.feed.admit(request.address)  # again: the database may have taken a while
     after = request.query.get("after") or request.headers.get("last-event-id")
-    first = server.authenticator.caller(request.headers) if server.signatures is None else None
 
     def valid() -> bool:
         if server.namespaces.get(request.namespace) is None:
             return False
+        if request.caller.method == "signature":
+            return True  # of this request, for ever
         try:
-            return first is None or server.authenticator.caller(request.headers) == first
+            return server.authenticator.caller(request.headers) == request.caller
         except HttpError:
             return False
 

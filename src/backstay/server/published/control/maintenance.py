@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
@@ -75,6 +76,8 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
         limit = server.settings.task_repair_scan_limit
         missing = [candidate.workflow for candidate in repair.select_fairly(found.missing, limit)]
         existing = [candidate.workflow for candidate in repair.select_fairly(found.existing, limit)]
+    if request.dry_run:
+        return HttpResponse(await _would_repair(server, request.namespace, missing, existing, failures))
     moved = {key: server.sweep.reload_and_reconcile(key) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
     if body.sweep_owner is not None:
@@ -95,6 +98,26 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
         },
         207 if failures else 200,
     )
+
+
+async def _would_repair(
+    server: Server, namespace: str, missing: list[int], existing: list[int], failures: list[dict[str, Any]]
+) -> dict[str, Any]:
+    names: list[str] = []
+    for key in dict.fromkeys([*missing, *existing]):
+        loaded = await server.engine.store.load(key)
+        if loaded is not None:
+            names.append(loaded.row.workflow_id)
+        await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run
+    return {
+        "dry_run": True,
+        "namespace": namespace,
+        "selected_existing_task_candidates": len(existing),
+        "selected_missing_task_candidates": len(missing),
+        "would_reconcile": names,
+        "existing_task_failures": failures,
+        "missing_run_failures": [],
+    }
 
 
 async def _named(server: Server, namespace: str, body: RepairBody, failures: list[dict[str, Any]]) -> list[int]:
@@ -135,9 +158,16 @@ async def retention_pass(server: Server, request: HttpRequest) -> HttpResponse:
     """Remove expired runs now, or those of them that are named."""
     body = request.decode(RetentionBody)
     runs, results = await _expired(server, request.namespace, body)
+    if request.dry_run:
+        results += [server.retention.judge(row) or _of(row) | {"outcome": "would_be_pruned"} for row in runs]
+        return _counted(request.namespace, results, "would_be_pruned", dry_run=True)
     results += await server.retention.sweep(request.namespace, runs)
     await server.retention.expire_streams(request.namespace)
     return _counted(request.namespace, results, "pruned")
+
+
+def _of(row: RunRow) -> dict[str, Any]:
+    return {"run_id": row.run_id, "workflow_id": row.workflow_id}
 
 
 async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple[list[RunRow], list[dict[str, Any]]]:
@@ -171,15 +201,17 @@ async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(TimeoutBody)
     found = await _overdue(server, request.namespace, body.limit)
     results: list[dict[str, Any]] = []
+    done = "would_be_enforced" if request.dry_run else "enforced"
     for id in body.execution_ids if body.execution_ids is not None else list(found):
         if id in found:
-            server.engine.submit(found[id], Due())
-            results.append({"execution_id": id, "outcome": "enforced", "has_retry": None})
+            if not request.dry_run:
+                server.engine.submit(found[id], Due())
+            results.append({"execution_id": id, "outcome": done, "has_retry": None})
         else:
             known = await server.engine.store.locate(request.namespace, run_of(id))
             reason = "execution_not_found" if known is None else "not_expired"
             results.append({"execution_id": id, "outcome": "skipped", "reason": reason})
-    return _counted(request.namespace, results, "enforced")
+    return _counted(request.namespace, results, done, dry_run=request.dry_run)
 
 
 async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]:
@@ -204,10 +236,11 @@ async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]
     return found
 
 
-def _counted(namespace: str, results: list[dict[str, Any]], done: str) -> HttpResponse:
+def _counted(namespace: str, results: list[dict[str, Any]], done: str, *, dry_run: bool = False) -> HttpResponse:
     counts = Counter(result["outcome"] for result in results)
     return HttpResponse(
         {
+            **({"dry_run": True} if dry_run else {}),
             "namespace": namespace,
             "processed": len(results),
             done: counts[done],
@@ -221,9 +254,11 @@ def _counted(namespace: str, results: list[dict[str, Any]], done: str) -> HttpRe
 
 ROUTES = [
     Route("GET", "/api/system/repair", repair_status, "control", OPERATOR),
-    Route("POST", "/api/system/repair/pass", repair_pass, "control", ADMIN, body=RepairBody),
+    Route("POST", "/api/system/repair/pass", repair_pass, "control", ADMIN, body=RepairBody, own_dry_run=True),
     Route("GET", "/api/system/retention", retention_status, "control", OPERATOR),
-    Route("POST", "/api/system/retention/pass", retention_pass, "control", ADMIN, body=RetentionBody),
+    Route("POST", "/api/system/retention/pass", retention_pass, "control", ADMIN, body=RetentionBody, own_dry_run=True),
     Route("GET", "/api/system/activity-timeouts", timeout_status, "control", OPERATOR),
-    Route("POST", "/api/system/activity-timeouts/pass", timeout_pass, "control", ADMIN, body=TimeoutBody),
+    Route(
+        "POST", "/api/system/activity-timeouts/pass", timeout_pass, "control", ADMIN, body=TimeoutBody, own_dry_run=True
+    ),
 ]

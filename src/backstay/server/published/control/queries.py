@@ -35,7 +35,16 @@ async def query(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 ROUTES = [
-    Route("POST", "/api/workflows/{workflow_id}/query/{name}", query, "control", OPERATOR, "query", body=SignalBody),
+    Route(
+        "POST",
+        "/api/workflows/{workflow_id}/query/{name}",
+        query,
+        "control",
+        OPERATOR,
+        "query",
+        body=SignalBody,
+        only_reads=True,
+    ),
     Route(
         "POST",
         "/api/workflows/{workflow_id}/runs/{run_id}/query/{name}",
@@ -44,5 +53,6 @@ ROUTES = [
         OPERATOR,
         "query",
         body=SignalBody,
+        only_reads=True,
     ),
 ]

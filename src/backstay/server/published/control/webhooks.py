@@ -151,7 +151,9 @@ ROUTES = [
         for place in _PLACES
     ),
     *(
-        Route("POST", f"{place}/queries/{{name}}", queries.query, "discovery", OPERATOR, body=SignalBody)
+        Route(
+            "POST", f"{place}/queries/{{name}}", queries.query, "discovery", OPERATOR, body=SignalBody, only_reads=True
+        )
         for place in _PLACES
     ),
     Route("POST", "/webhooks/activity-tasks/{task_id}/claim", claim_activity, "discovery", WORKER, body=ClaimAttempt),

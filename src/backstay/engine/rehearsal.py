@@ -1,0 +1,110 @@
+"""Rehearsals: what a request would do, decided by a throw-away engine that writes nothing.
+
+The engine of a rehearsal is a guest beside the real one: it has a cache of its own, so it folds every instance from disk and
+decides exactly as the real one would, and it hands out no tasks and delivers no messages. Its store reads what is on disk and
+keeps what would be written. Nothing that it does is seen outside of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from backstay.engine.api import Api, Exporter
+from backstay.engine.engine import Engine
+from backstay.engine.matching import Matching
+from backstay.engine.workflow_commands import Payloads
+from backstay.engine.world import World
+from backstay.kernel.decision import Decision
+from backstay.kernel.task import Task
+from backstay.store import ALL, Applied, Loaded, Ready, RegistryEntry, Store, Unavailable
+
+
+class RehearsalStore:
+    """A store that is read as usual and never written: `decisions` and `entries` are what would have been."""
+
+    def __init__(self, store: Store, world: World) -> None:
+        self._store = store
+        self._world = world
+        self.decisions: list[Decision] = []
+        self.entries: list[RegistryEntry] = []
+        self.run_ids: dict[int, str] = {}  # of the runs that were read or would be written
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self._store, verb)  # it reads
+
+    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        self.decisions += decisions
+        for decision in decisions:
+            self.run_ids.update((row.key, row.run_id) for _, row in decision.runs)
+        self._world.soon(lambda: done(ALL))
+
+    def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
+        self.keep_all([entry], done)
+
+    def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
+        self.entries += entries
+        self._world.soon(lambda: done(None))
+
+    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
+        self._world.soon(lambda: done(False))
+
+    def load(self, key: int) -> Awaitable[Loaded | None]:
+        found = self._store.load(key)
+        if not isinstance(found, Ready):
+            return self._load(found)
+        self._note(found.value)
+        return found
+
+    async def _load(self, found: Awaitable[Loaded | None]) -> Loaded | None:
+        loaded = await found
+        self._note(loaded)
+        return loaded
+
+    def _note(self, loaded: Loaded | None) -> None:
+        if loaded is not None and loaded.run is not None:
+            self.run_ids[loaded.run.key] = loaded.run.run_id
+
+    def find(self, namespace: str, workflow_id: str) -> Awaitable[int | None]:
+        """The key of an instance, also of one that this rehearsal would create or send a start to."""
+        for decision in self.decisions:
+            row = decision.instance
+            if (row.namespace, row.workflow_id) == (namespace, workflow_id):
+                return Ready(row.key)
+            for send in decision.sends:
+                if send.message.creates and (send.namespace, send.workflow_id) == (namespace, workflow_id):
+                    return Ready(send.key)
+        return self._store.find(namespace, workflow_id)
+
+    def acquire(self) -> Awaitable[bool]:
+        return Ready(False)
+
+    def close(self) -> Awaitable[None]:
+        return Ready(None)
+
+
+class Rehearsal:
+    """A throw-away engine with its API, beside a live one. Its waits end at once: what they wait for never comes."""
+
+    def __init__(
+        self,
+        live: Engine,
+        payloads: Payloads,
+        exporter: Exporter,
+        *,
+        unoffered: Callable[[Task], bool],
+        over: Callable[[], Exception],
+    ) -> None:
+        """`over` makes the error of a wait that cannot be answered with the present state."""
+        self.store = RehearsalStore(live.store, live.world)
+        self.engine = Engine(
+            live.world,
+            cast("Store", self.store),
+            live.machine,
+            matching=Matching(live.world.now, remote=live.matching.remote),
+            define=live.define,
+        )
+        self.engine.deployed.update(live.deployed)
+        self.engine.leases = live.leases  # to read; what the engine itself leases goes elsewhere
+        self.api = Api(self.engine, payloads, exporter, guest=True, unoffered=unoffered)
+        self.api.stop_waiting(over)
