@@ -6,7 +6,7 @@ Nothing is decided here: requests become messages to instances, or reads. Reads 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -291,7 +291,7 @@ class Api:
             self._engine.world.soon(partial(turn.set_result, None))
             await turn
 
-    async def aside(self, history: Sequence[Recorded], make: Callable[[], T]) -> T:
+    async def aside(self, history: Sized, make: Callable[[], T]) -> T:
         """Call `make`. For a long history on a thread, so that nobody waits; one at a time, so that memory suffices."""
         if len(history) < LONG:
             return make()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from backstay import collector
 from backstay.engine.api import Api, Exporter
+from backstay.engine.certificate import Certificate
 from backstay.engine.engine import Define, Engine
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.lock import EngineLock
@@ -17,6 +18,7 @@ from backstay.engine.matching import Matching
 from backstay.engine.notices import Notices
 from backstay.engine.projector import Projector
 from backstay.engine.recovery import Recovery
+from backstay.engine.stored_views import StoredViews
 from backstay.engine.sweep import Sweep
 from backstay.engine.workflow_commands import Payloads
 from backstay.engine.world import Pool, World
@@ -61,6 +63,8 @@ class Node:
         self.recovery = Recovery(engine, self.lock, Notices(engine, lifecycle), self.sweep, lifecycle)
         self.projector = Projector(engine, lifecycle, active=views)
         self.api = Api(engine, payloads, exporter, guest=self.lock.guest, unoffered=self.sweep.unoffered)
+        self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside)
+        self.certificate = Certificate(engine, lifecycle)
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
 
     async def open(self) -> None:
@@ -72,12 +76,15 @@ class Node:
     def stop(self) -> None:
         """Stop all jobs, timers, deliveries and checks."""
         self.projector.stop()
+        self.views.stop()
+        self.certificate.stop()
         self.recovery.stop()
         self.engine.close()
 
     async def close(self) -> None:
         """Stop, and free the database. Decisions that are not on disk are lost: `Engine.drain` waits for them before."""
         self.stop()
+        await self.projector.flush()
         if self._commits is not None:
             self._commits.close()
         if self._relaxed:

@@ -79,6 +79,20 @@ class Projector:
             self._alarm.cancel()
             self._alarm = None
 
+    async def flush(self) -> None:
+        """Write what was counted so far: the engine is about to close."""
+        if self.active and self._engine.holder and self._engine.down is None:
+            forgotten = self._count_indexed()
+            tallies = [TallyRow(*place, n) for place, n in self._tallies.items()]
+            self._tallies.clear()
+            if tallies or forgotten:
+                written = self._world.future()
+                self._store.put_views(
+                    ViewChanges((), forgotten, (), tallies),
+                    lambda error: None if written.done() else written.set_result(error),
+                )
+                await written
+
     def _forget(self) -> None:
         """This process is not the engine any more: the next one finds what is out of date by its stamp."""
         self.noted.clear()

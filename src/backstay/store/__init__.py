@@ -30,7 +30,7 @@ from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store.views import (
     InstanceFacts,
-    ResumeCounts,
+    ResumePage,
     SummaryCounts,
     SummaryRow,
     Unprojected,
@@ -314,6 +314,8 @@ class Store(Protocol):
 
     def run(self, namespace: str, run_id: str) -> Awaitable[RunRow | None]: ...
 
+    def run_by_key(self, key: int) -> Awaitable[RunRow | None]: ...
+
     def count_by_status(self, namespace: str) -> Awaitable[list[StatusCount]]: ...
 
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
@@ -396,16 +398,8 @@ class Store(Protocol):
         """Compare the rows of a view with summaries, from a run on."""
         ...
 
-    def resume_sources(self, after: int, limit: int) -> Awaitable[ResumeCounts]:
+    def resume_sources(self, after: int, limit: int) -> Awaitable[ResumePage]:
         """One page of all open runs, by what will resume them."""
-        ...
-
-    def started_since(self, after: int, at: Micros) -> Awaitable[list[tuple[str, str, Micros]]]:
-        """(namespace, workflow type, started) of the runs after a key that started since a time."""
-        ...
-
-    def ended_since(self, namespace: str, at: Micros) -> Awaitable[list[tuple[str, str, str, str, Micros, Micros]]]:
-        """(namespace, workflow type, status, reason, started, closed) of the runs that ended since a time."""
         ...
 
     def acquire(self) -> Awaitable[bool]:

@@ -257,22 +257,9 @@ from workflow_run_summaries
 where not exists (select 1 from run where run.key = workflow_run_summaries.run)
 limit ?
 
--- name: recent_starts
-select namespace, workflow_type, started_at
-from run
-where key > ?
-  and started_at >= ?
-  and namespace not like '%/%'
-
--- name: recent_ends
-select namespace, workflow_type, status, closed_reason, started_at, closed_at
-from run
-where closed_at >= ?
-  and namespace = ?
-
 -- name: resume_page
 -- One page of the liveness certificate: open runs by what resumes them. A task row that is missing resumes nothing.
-select count(*), max(key),
+select namespace, count(*), max(key),
   count(*) filter (where is_open),
   count(*) filter (where is_open and tasks = expects and tasks > 0),
   count(*) filter (where is_open and tasks = expects and tasks = 0 and next_wake is not null),
@@ -293,6 +280,7 @@ from (
     limit ?
   ) w
 ) p
+group by namespace
 
 -- name: stranded_page
 select p.key, p.namespace, p.workflow_id
@@ -318,6 +306,9 @@ select count(*), count(s.run),
   count(*) filter (where s.run is null),
   count(*) filter (
     where s.schema <> ? or s.stamp <> case when w.run = r.key then w.last else r.length end
+  ),
+  count(*) filter (
+    where s.projected = 0 and s.stamp = case when w.run = r.key then w.last else r.length end
   ),
   count(*) filter (where s.waits > 0), count(*) filter (where s.timeline > 0),
   count(*) filter (where s.timers > 0), count(*) filter (where s.lineage > 0),

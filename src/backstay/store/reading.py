@@ -27,6 +27,7 @@ from backstay.store.views import (
     VIEWS,
     InstanceFacts,
     ResumeCounts,
+    ResumePage,
     SummaryCounts,
     SummaryRow,
     Unprojected,
@@ -209,7 +210,8 @@ class Reading(ABC):
         def shape(page: Found) -> Unprojected:
             missing = [(run, workflow) for run, workflow, wrong in page if wrong == 2]
             outdated = [(run, workflow) for run, workflow, wrong in page if wrong == 1]
-            return Unprojected(missing, outdated, len(page), page[-1][0] if len(page) == limit else None)
+            right = [(run, workflow) for run, workflow, wrong in page if wrong == 0]
+            return Unprojected(missing, outdated, right, len(page), page[-1][0] if len(page) == limit else None)
 
         return self._ask("unprojected", (schema, after, limit), shape)
 
@@ -229,13 +231,14 @@ class Reading(ABC):
             summaries=numbers[1],
             missing=numbers[2],
             stale=numbers[3],
+            unprojected=numbers[4],
             orphaned=orphaned,
-            with_entries=dict(zip(VIEWS, numbers[4:8], strict=True)),
-            entries=dict(zip(VIEWS, numbers[8:12], strict=True)),
-            open_waits=numbers[12],
-            events=numbers[13],
+            with_entries=dict(zip(VIEWS, numbers[5:9], strict=True)),
+            entries=dict(zip(VIEWS, numbers[9:13], strict=True)),
+            open_waits=numbers[13],
+            events=numbers[14],
         )
-        return counts, numbers[14]
+        return counts, numbers[15]
 
     async def count_view(self, view: str, namespace: str, oldest: int) -> ViewCounts:
         counted: Row = await self._ask(f"count_{view}", (oldest, namespace, oldest), lambda found: found[0])
@@ -243,26 +246,21 @@ class Reading(ABC):
         rows_found, runs, short, damaged = (int(number) for number in counted)
         return ViewCounts(rows_found, runs, orphaned, short, damaged)
 
-    async def resume_sources(self, after: int, limit: int) -> ResumeCounts:
-        counted: Row = await self._ask("resume_page", (after, limit), lambda found: found[0])
-        looked, last, *numbers = counted
-        opened, tasks, wakes, answers, outside = numbers
+    async def resume_sources(self, after: int, limit: int) -> ResumePage:
+        def shape(found: Found) -> tuple[dict[str, ResumeCounts], int, int]:
+            counts = {row[0]: ResumeCounts(*row[3:]) for row in found}
+            return counts, sum(row[1] for row in found), max((row[2] for row in found), default=0)
+
+        counts, looked, last = await self._ask("resume_page", (after, limit), shape)
         stranded: list[tuple[int, str, str]] = []
-        if opened > tasks + wakes + answers + outside:
+        if any(one.stranded for one in counts.values()):
             stranded = await self._ask(
                 "stranded_page", (after, limit), lambda found: [(row[0], row[1], row[2]) for row in found]
             )
-        return ResumeCounts(opened, tasks, wakes, answers, outside, stranded, last if looked == limit else None)
+        return ResumePage(counts, stranded, last if looked == limit else None)
 
-    def started_since(self, after: int, at: Micros) -> Awaitable[list[tuple[str, str, Micros]]]:
-        return self._ask("recent_starts", (after, at), lambda found: [(row[0], row[1], row[2]) for row in found])
-
-    def ended_since(self, namespace: str, at: Micros) -> Awaitable[list[tuple[str, str, str, str, Micros, Micros]]]:
-        return self._ask(
-            "recent_ends",
-            (at, namespace),
-            lambda found: [(row[0], row[1], row[2], row[3] or "", row[4], row[5]) for row in found],
-        )
+    def run_by_key(self, key: int) -> Awaitable[RunRow | None]:
+        return self._ask("run_by_key", (key,), lambda found: rows.run(found[0]) if found else None)
 
 
 def _possible(name: str) -> bool:

@@ -110,6 +110,7 @@ class Unprojected(NamedTuple):
 
     missing: list[tuple[int, int]]  # (run, instance)
     outdated: list[tuple[int, int]]
+    right: list[tuple[int, int]]
     looked_at: int
     after: int | None
 
@@ -129,6 +130,7 @@ class SummaryCounts(NamedTuple):
     summaries: int
     missing: int
     stale: int
+    unprojected: int  # that are right, and whose views are not stored yet
     orphaned: int
     with_entries: dict[str, int]  # by view: runs whose summary says that they have entries
     entries: dict[str, int]  # by view: how many
@@ -137,15 +139,26 @@ class SummaryCounts(NamedTuple):
 
 
 class ResumeCounts(NamedTuple):
-    """A page of the liveness certificate: open runs by what will resume them, and those that nothing will."""
+    """Open runs of a namespace by what will resume them: a task, a wake, the answer of another instance, or something from
+    outside."""
 
-    open: int
-    tasks: int
-    wakes: int
-    answers: int
-    outside: int
+    open: int = 0
+    task: int = 0
+    wake: int = 0
+    answer: int = 0
+    outside: int = 0
+
+    @property
+    def stranded(self) -> int:
+        return self.open - self.task - self.wake - self.answer - self.outside
+
+
+class ResumePage(NamedTuple):
+    """A page of instances, by namespace, and those of their open runs that nothing will resume."""
+
+    counts: dict[str, ResumeCounts]
     stranded: list[tuple[int, str, str]]  # (instance, namespace, workflow id)
-    after: int | None
+    after: int | None  # where the next page begins
 
 
 Statements = Sequence[tuple[str, Sequence[Sequence[Any]]]]

@@ -37,7 +37,7 @@ COUNTS = frozenset(
         *("unprojected", "closed_but_open", "summary_orphans", "summary_counts", "count_summary_orphans"),
         *(f"count_{view}" for view in VIEWS),
         *(f"count_orphans_of_{view}" for view in VIEWS),
-        *("resume_page", "stranded_page", "recent_starts", "recent_ends"),
+        *("resume_page", "stranded_page"),
     )
 )  # these read whole tables; only operators and background jobs ask for them
 

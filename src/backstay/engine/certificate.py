@@ -1,0 +1,90 @@
+"""The liveness certificate: a proof, with its age, that every open run has something on disk that will resume it.
+
+A pass reads all instances, a page at a time, and counts open runs by what resumes them: a task (a worker, or a repair, owns it), a
+wake (a deadline), the answer of another instance, or a message from outside. A run with none of these, or with other task rows than
+its last decision left, is *stranded*. It is looked at once more at the end of the pass, since the sweep may have mended it
+meanwhile, and then named.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from backstay.engine.engine import Engine
+from backstay.engine.lifecycle import EngineHooks
+from backstay.engine.periodic import PeriodicJob
+from backstay.kernel.values import SECOND, Micros
+from backstay.store.views import ResumeCounts
+
+EVERY = 20 * SECOND
+PAGE = 5000
+NAMED = 1000  # stranded runs that are named; the others are counted
+
+
+class StrandedRun(Struct, frozen=True, kw_only=True):
+    namespace: str
+    workflow_id: str
+    workflow: int
+
+
+class Proof(Struct, frozen=True, kw_only=True):
+    """What a pass has found. `began_at`: everything that was committed before is in it."""
+
+    began_at: Micros
+    ended_at: Micros
+    counts: dict[str, ResumeCounts]
+    stranded: list[StrandedRun]
+
+    def of(self, namespace: str) -> ResumeCounts:
+        return self.counts.get(namespace, ResumeCounts())
+
+    def stranded_in(self, namespace: str) -> list[StrandedRun]:
+        return [one for one in self.stranded if one.namespace == namespace]
+
+
+class Certificate:
+    def __init__(self, engine: Engine, lifecycle: EngineHooks) -> None:
+        self._engine = engine
+        self.proof: Proof | None = None
+        self._job = PeriodicJob(engine.world, "certificate", self.prove, lambda: engine.holder)
+        lifecycle.on_up.append(self._begin)
+
+    def _begin(self) -> None:
+        self._job.start(EVERY)
+
+    def stop(self) -> None:
+        self._job.stop()
+
+    async def prove(self) -> Proof:
+        """Look at all open runs now."""
+        store, world = self._engine.store, self._engine.world
+        began = world.now()
+        counts: dict[str, ResumeCounts] = {}
+        suspects: list[int] = []
+        after: int | None = 0
+        while after is not None:
+            page = await store.resume_sources(after, PAGE)
+            for namespace, counted in page.counts.items():
+                before = counts.get(namespace, ResumeCounts())
+                counts[namespace] = ResumeCounts(*(one + other for one, other in zip(before, counted, strict=True)))
+            suspects += [workflow for workflow, _, _ in page.stranded]
+            after = page.after
+        stranded: list[StrandedRun] = []
+        for workflow in suspects[:NAMED]:
+            again = await store.resume_sources(workflow - 1, 1)
+            for key, namespace, workflow_id in again.stranded:
+                if key == workflow:
+                    stranded.append(StrandedRun(namespace=namespace, workflow_id=workflow_id, workflow=key))
+        if len(suspects) <= NAMED:
+            counts = _mended(counts, stranded)
+        proof = self.proof = Proof(began_at=began, ended_at=world.now(), counts=counts, stranded=stranded)
+        return proof
+
+
+def _mended(counts: dict[str, ResumeCounts], stranded: list[StrandedRun]) -> dict[str, ResumeCounts]:
+    """The counts with runs that were mended during the pass: something resumes them now, most often a task."""
+    found: dict[str, ResumeCounts] = {}
+    for namespace, counted in counts.items():
+        still = sum(one.namespace == namespace for one in stranded)
+        found[namespace] = counted._replace(task=counted.task + counted.stranded - still)
+    return found

@@ -1,0 +1,375 @@
+"""The stored views of runs: read and compared, made again where they are missing or wrong, and kept up to date in the background.
+
+There is one comparison. A view counts if the summary of its run was made from the rows that are on disk now, and if every one of its
+rows is there as it was written (`run_views.py`). Details, exports, the rebuild command and the counts of operators all use it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence, Sized
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from msgspec import Struct
+
+from backstay.engine.engine import Engine
+from backstay.engine.lifecycle import EngineHooks
+from backstay.engine.periodic import PeriodicJob
+from backstay.engine.projector import Projector
+from backstay.engine.run_views import Entries, RunViews, cut, joined, make_views, stored_summary, summary_row
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import HistoryDamaged, Recorded
+from backstay.kernel.message import Refused
+from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.views.summary import SCHEMA
+from backstay.store import RunFilter, Unavailable
+from backstay.store.views import HOUR, MINUTE, VIEWS, ViewChanges, ViewRow
+
+log = logging.getLogger("backstay.engine")
+
+T = TypeVar("T")
+
+EVERY = SECOND
+BUSY = 20_000  # microseconds of each second that a busy engine spends on views in the background
+IDLE = 150_000
+PASS = 60 * SECOND  # between two looks for runs without views
+LONGEST_PASS = 600 * SECOND
+PAGE = 2000
+PATIENT = 50  # a view that took so long to make is made again only after so many times that
+REBUILDS = 3  # tries to make views of a run that changes meanwhile
+KEPT_MINUTES = 2 * 24 * HOUR
+KEPT_HOURS = 35 * 24 * HOUR
+COUNTED = 20_000  # runs that a count of stored views looks at, newest first
+
+
+class Aside(Protocol):
+    """Calls a function: on a thread, if the history it works on is long."""
+
+    def __call__(self, history: Sized, make: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+class Rebuild(Struct, frozen=True, kw_only=True):
+    """Which runs to rebuild. Without anything, all of them."""
+
+    run_ids: tuple[str, ...] = ()
+    workflow_id: str | None = None
+    namespace: str | None = None
+    missing: bool = False  # only runs without a summary
+    needs_rebuild: bool = False  # only runs whose stored views are missing or wrong
+    prune_stale: bool = False  # also remove rows of runs that do not exist
+    dry_run: bool = False
+
+
+class Rebuilt(Struct, kw_only=True):
+    """What a rebuild has done, or would do."""
+
+    looked_at: int = 0
+    matched: int = 0
+    rebuilt: int = 0
+    failed: int = 0
+    pruned: int = 0
+    dry_run: bool = False
+    failures: list[str] = []  # the first ones, in words
+
+
+class StoredViews:
+    def __init__(
+        self,
+        engine: Engine,
+        projector: Projector,
+        lifecycle: EngineHooks,
+        whole: Callable[[RunRow], Awaitable[list[Recorded]]],
+        aside: Aside,
+    ) -> None:
+        self._engine = engine
+        self._world = engine.world
+        self._store = engine.store
+        self._projector = projector
+        self._whole = whole
+        self._aside = aside
+        self._after = 0  # where the pass is
+        self._next_pass: Micros = 0
+        self._pause: Micros = PASS
+        self._found = 0  # in this pass
+        self._not_before: dict[int, Micros] = {}  # runs whose views took long
+        self._damaged: set[int] = set()
+        self._commits = 0
+        self._job = PeriodicJob(engine.world, "views", self._work, lambda: engine.holder)
+        if projector.active:
+            lifecycle.on_up.append(self._begin)
+
+    def _begin(self) -> None:
+        self._after = 0
+        self._next_pass = 0
+        self._pause = PASS
+        self._job.start(EVERY)
+        self._world.spawn(self._catch_up(), "backstay-views")
+
+    def stop(self) -> None:
+        self._job.stop()
+
+    # -- reading
+
+    async def views(self, row: RunRow, history: Sequence[Recorded] | None = None) -> RunViews:
+        """The views of a run as they are right now. What was missing or wrong is stored again, and its source says so."""
+        found = await self._stored(row)
+        wrong = [view for view in VIEWS if found.get(view) is None]
+        sources = {view: table + ("_rebuilt" if view in wrong else "") for view, table in VIEWS.items()}
+        if wrong:
+            made = await self.project(row, history)
+            return RunViews(**made, sources=sources)
+        return RunViews(**{view: entries for view, entries in found.items() if entries is not None}, sources=sources)
+
+    async def wrong_views(self, row: RunRow) -> list[str]:
+        """The views of a run that are missing or wrong; `summary` among them."""
+        stored = (await self._store.summaries([row.key])).get(row.key)
+        facts = (await self._store.facts([row.workflow])).get(row.workflow)
+        if stored_summary(stored, row, facts) is None:
+            return ["summary", *VIEWS]
+        found = await self._stored(row)
+        return [view for view in VIEWS if found.get(view) is None]
+
+    async def _stored(self, row: RunRow) -> dict[str, Entries | None]:
+        stored = (await self._store.summaries([row.key])).get(row.key)
+        facts = (await self._store.facts([row.workflow])).get(row.workflow)
+        if stored is None or not stored.projected or stored_summary(stored, row, facts) is None:
+            return {}
+        rows: dict[str, list[ViewRow]] = {view: await self._store.view_rows(view, row.key) for view in VIEWS}
+        expected: dict[str, int] = {view: getattr(stored, view) for view in VIEWS}
+        return await self._aside(
+            range(stored.timeline),
+            lambda: {view: joined(rows[view], stored.stamp, expected[view]) for view in VIEWS},
+        )
+
+    # -- making
+
+    async def project(self, row: RunRow, history: Sequence[Recorded] | None = None) -> dict[str, Entries]:
+        """Make all views of a run again, its summary too, and store them together."""
+        made: dict[str, Entries] = {}
+        for _ in range(REBUILDS):
+            facts = (await self._store.facts([row.workflow])).get(row.workflow)
+            current = facts is not None and facts.run == row.key
+            tasks = [task for task in await self._store.tasks(row.workflow) if task.run == row.key] if current else []
+            wake = facts.next_wake if current and facts is not None else None
+            read = await self._whole(row) if history is None else history
+            made = await self._aside(read, partial(make_views, row, read, tasks, wake))
+            summary = await self._projector.fresh_summary(row)
+            after = (await self._store.facts([row.workflow])).get(row.workflow)
+            history = None
+            if after == facts and summary.events == (read[-1].sequence if read else 0):
+                counts = {view: len(entries) for view, entries in made.items()}
+                cuts = await self._aside(read, partial(_cut_all, row.key, summary.stamp, made))
+                await self._put(ViewChanges([summary_row(summary, counts)], (), cuts))
+                break
+        return made
+
+    async def _put(self, changes: ViewChanges) -> None:
+        written = self._world.future()
+        self._store.put_views(changes, lambda error: None if written.done() else written.set_result(error))
+        error: Unavailable | None = await written
+        if error is not None:
+            log.debug("stored views could not be written: %s", error)
+
+    # -- rebuilding on command
+
+    async def rebuild(self, asked: Rebuild, progress: Callable[[int], None] = lambda looked: None) -> Rebuilt:
+        """Make the views of runs again, page by page, with turns for everybody else between them."""
+        done = Rebuilt(dry_run=asked.dry_run)
+        named = await self._named(asked)
+        after: int | None = 0
+        while after is not None:
+            if named is None:
+                page = await self._store.unprojected(SCHEMA, after, PAGE // 4)
+                done.looked_at += page.looked_at
+                keys = [*page.missing] if asked.missing else [*page.missing, *page.outdated, *page.right]
+                after = page.after
+                rows = [row for run, _ in sorted(keys) if (row := await self._store.run_by_key(run)) is not None]
+            else:
+                rows, after = named, None
+                done.looked_at += len(rows)
+            for row in rows:
+                if asked.namespace is None or row.namespace == asked.namespace:
+                    await self._rebuild_one(row, asked, done)
+                    await self._turn()
+            progress(done.looked_at)
+        if asked.prune_stale:
+            done.pruned = await self._prune(asked.dry_run)
+        return done
+
+    async def _named(self, asked: Rebuild) -> list[RunRow] | None:
+        if not asked.run_ids and asked.workflow_id is None:
+            return None
+        namespace = asked.namespace or "default"
+        found = [await self._store.run(namespace, run_id) for run_id in asked.run_ids]
+        unknown = [id for id, row in zip(asked.run_ids, found, strict=True) if row is None]
+        if unknown:
+            raise Refused(
+                "run_not_found", f"there is no run {unknown[0]!r} in namespace {namespace!r}", run_id=unknown[0]
+            )
+        rows = [row for row in found if row is not None]
+        if asked.workflow_id is not None:
+            rows += await self._store.runs(RunFilter(namespace=namespace, workflow_id=asked.workflow_id, limit=1000))
+        return rows
+
+    async def _rebuild_one(self, row: RunRow, asked: Rebuild, done: Rebuilt) -> None:
+        try:
+            if asked.missing and row.key in await self._store.summaries([row.key]):
+                return
+            if asked.needs_rebuild and not await self.wrong_views(row):
+                return
+            done.matched += 1
+            if not asked.dry_run:
+                await self.project(row)
+                done.rebuilt += 1
+        except HistoryDamaged as damage:
+            done.failed += 1
+            if len(done.failures) < 10:
+                done.failures.append(str(damage))
+
+    async def _prune(self, dry_run: bool) -> int:
+        pruned = 0
+        while orphans := await self._store.orphaned_views(PAGE):
+            pruned += len(orphans)
+            if dry_run:
+                return pruned
+            await self._put(ViewChanges((), orphans))
+        if not dry_run:
+            await self._store.prune_views()
+        return pruned
+
+    async def _turn(self) -> None:
+        turn = self._world.future()
+        self._world.soon(partial(turn.set_result, None))
+        await turn
+
+    # -- counting
+
+    async def counts(self, namespace: str) -> dict[str, Any]:
+        """How stored views compare with runs: the groups of the contract, over the newest runs of a namespace."""
+        summaries, oldest = await self._store.count_summaries(namespace, SCHEMA, COUNTED)
+        found: dict[str, Any] = {
+            "run_summaries": {
+                "runs": summaries.runs,
+                "summaries": summaries.summaries,
+                "projected": summaries.summaries,
+                "missing": summaries.missing,
+                "stale": summaries.stale,
+                "orphaned": summaries.orphaned,
+                "needs_rebuild": summaries.missing + summaries.stale + summaries.orphaned,
+            }
+        }
+        groups = {
+            "waits": ("run_waits", "wait"),
+            "timeline": ("run_timeline_entries", "history"),
+            "timers": ("run_timer_entries", "timer"),
+            "lineage": ("run_lineage_entries", "lineage"),
+        }
+        for view, (group, word) in groups.items():
+            counted = await self._store.count_view(view, namespace, oldest)
+            unknown = summaries.missing + summaries.stale + summaries.unprojected
+            canonical = summaries.with_entries[view]
+            stale = counted.damaged
+            found[group] = {
+                "rows": counted.rows,
+                "projected_runs": counted.runs,
+                f"canonical_{word}_runs": canonical,
+                f"projected_canonical_{word}_runs": canonical - counted.short,
+                f"missing_{word}_runs": counted.short + summaries.missing + summaries.unprojected,
+                "stale_projected_runs": stale + summaries.stale,
+                "orphaned": counted.orphaned,
+                "needs_rebuild": counted.short + stale + counted.orphaned + unknown,
+            }
+            if view == "waits":
+                found[group] |= {
+                    "summaries_with_open_waits": summaries.open_waits,
+                    "missing_current_open_waits": counted.short,
+                }
+            elif view == "timeline":
+                found[group] |= {
+                    "history_events": summaries.events,
+                    "missing_history_events": max(0, summaries.events - counted.rows),
+                }
+        return found | {
+            "looked_at": summaries.runs,
+            "complete": summaries.runs < COUNTED,
+            "lag_ms": self._projector.lag // 1000,
+        }
+
+    # -- in the background
+
+    async def _catch_up(self) -> None:
+        """Put right what the engine before this one could not write any more."""
+        try:
+            forgotten = await self._store.closed_but_open()
+            await self._put(ViewChanges((), forgotten))
+        except Unavailable:
+            pass  # the pass finds it later
+        except Exception:
+            log.exception("stored views could not be brought up to date")
+
+    async def _work(self) -> None:
+        projector = self._projector
+        if self._engine.down is not None:
+            return
+        began = self._world.ticks()
+        allowed = BUSY if projector.lag or projector.noted else IDLE
+        while self._world.ticks() - began < allowed:
+            run = self._next()
+            if run is None:
+                if not await self._look():
+                    return
+                continue
+            await self._background(run)
+            await self._turn()
+
+    def _next(self) -> int | None:
+        """The next run whose views are out of date: one that has closed, or that rests."""
+        projector = self._projector
+        for queue in (projector.closed, projector.rested):
+            if queue:
+                run = next(iter(queue))
+                del queue[run]
+                return run
+        return None
+
+    async def _background(self, run: int) -> None:
+        now = self._world.now()
+        if run in self._damaged or self._not_before.get(run, 0) > now:
+            return
+        row = await self._store.run_by_key(run)
+        if row is None:
+            return
+        began = self._world.ticks()
+        try:
+            if await self.wrong_views(row):
+                await self.project(row)
+        except HistoryDamaged:
+            self._damaged.add(run)  # its detail tells; it is tried again after a restart
+        took = self._world.ticks() - began
+        if took > IDLE // 10:
+            self._not_before[run] = now + PATIENT * took
+
+    async def _look(self) -> bool:
+        """Look for runs without views, a page at a time, every now and then. False: there is nothing to look for now."""
+        now = self._world.now()
+        if now < self._next_pass:
+            return False
+        page = await self._store.unprojected(SCHEMA, self._after, PAGE)
+        found = [(run, workflow) for run, workflow in (*page.missing, *page.outdated) if run not in self._damaged]
+        for run, workflow in found:
+            self._projector.closed.setdefault(run, workflow)
+        self._found += len(found)
+        self._after = page.after or 0
+        if page.after is None:
+            self._pause = PASS if self._found else min(self._pause * 2, LONGEST_PASS)
+            self._found = 0
+            self._next_pass = now + self._pause
+            self._not_before = {run: at for run, at in self._not_before.items() if at > now}
+            old = [(MINUTE, now - KEPT_MINUTES), (HOUR, now - KEPT_HOURS)]
+            await self._put(ViewChanges(old_tallies=old))
+        return True
+
+
+def _cut_all(run: int, stamp: int, made: dict[str, Entries]) -> list[tuple[str, int, int, list[ViewRow]]]:
+    return [(view, run, 0, cut(run, stamp, entries)) for view, entries in made.items()]
