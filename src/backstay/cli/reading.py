@@ -44,7 +44,8 @@ class StoreReader:
             raise
         # A node that is never opened: it answers reads from disk.
         self.world = AsyncioWorld(self._loop)
-        self._api = Node(self.world, self.store, machine, AvroPayloads(), exporter()).api
+        self.node = Node(self.world, self.store, machine, AvroPayloads(), exporter())
+        self._api = self.node.api
         return self
 
     def __exit__(

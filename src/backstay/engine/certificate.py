@@ -8,12 +8,15 @@ meanwhile, and then named.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import Struct
 
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.periodic import PeriodicJob
 from backstay.kernel.values import SECOND, Micros
+from backstay.protocol.history import iso
 from backstay.store.views import ResumeCounts
 
 EVERY = 20 * SECOND
@@ -88,3 +91,38 @@ def _mended(counts: dict[str, ResumeCounts], stranded: list[StrandedRun]) -> dic
         still = sum(one.namespace == namespace for one in stranded)
         found[namespace] = counted._replace(task=counted.task + counted.stranded - still)
     return found
+
+
+def shown_proof(proof: Proof, namespace: str, now: Micros) -> dict[str, Any]:
+    """A certificate as people read it."""
+    counts = proof.of(namespace)
+    named = proof.stranded_in(namespace)
+    return {
+        "namespace": namespace,
+        "status": "ok" if not counts.stranded else "stranded",
+        "open_runs": counts.open,
+        "stranded": counts.stranded,
+        "resume_sources": {
+            "task": counts.task,
+            "wake": counts.wake,
+            "answer_of_another_instance": counts.answer,
+            "message_from_outside": counts.outside,
+        },
+        "stranded_runs": [
+            {
+                "workflow_id": one.workflow_id,
+                "reason": "no_durable_resume_source",
+                "action": f"POST /api/workflows/{one.workflow_id}/repair",
+            }
+            for one in named
+        ],
+        "proven_at": iso(proof.began_at),
+        "took_ms": (proof.ended_at - proof.began_at) // 1000,
+        "age_ms": max(0, now - proof.began_at) // 1000,
+        "sentence": _sentence(counts.open, counts.stranded, max(0, now - proof.began_at) // 1_000_000),
+    }
+
+
+def _sentence(opened: int, stranded: int, age: int) -> str:
+    runs = "1 open run" if opened == 1 else f"{opened:,} open runs"
+    return f"{runs}, {stranded:,} stranded, proven {age} s ago"

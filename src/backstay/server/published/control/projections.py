@@ -1,0 +1,64 @@
+"""Routes of what the server derives from runs: stored views, their rebuild, and the liveness certificate."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from backstay.engine.certificate import shown_proof
+from backstay.engine.stored_views import Rebuild
+from backstay.server.auth import ADMIN, OPERATOR
+from backstay.server.http_messages import HttpRequest
+from backstay.server.router import Route
+from backstay.server.server import Server
+
+Ids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1000)]
+
+
+class RebuildBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    run_ids: Ids = []
+    instance_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    missing: bool = False
+    needs_rebuild: bool = False
+    prune_stale: bool = False
+    dry_run: bool = False
+
+
+async def projections(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """How the stored views of a namespace compare with its runs."""
+    return {"namespace": request.namespace, "projections": await server.node.views.counts(request.namespace)}
+
+
+async def rebuild(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """Make the stored views of runs again: of all, or of those that miss them or have wrong ones."""
+    body = request.decode(RebuildBody)
+    done = await server.node.views.rebuild(
+        Rebuild(
+            run_ids=tuple(body.run_ids),
+            workflow_id=body.instance_id,
+            namespace=request.namespace,
+            missing=body.missing,
+            needs_rebuild=body.needs_rebuild,
+            prune_stale=body.prune_stale,
+            dry_run=body.dry_run or request.flag("dry_run"),
+        )
+    )
+    return {"namespace": request.namespace, **msgspec.to_builtins(done)}
+
+
+async def liveness(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """The liveness certificate of a namespace. With `fresh=1` it is proven now."""
+    certificate = server.node.certificate
+    proof = certificate.proof
+    if proof is None or request.flag("fresh"):
+        proof = await certificate.prove()
+    return shown_proof(proof, request.namespace, server.now)
+
+
+ROUTES = [
+    Route("GET", "/api/system/projections", projections, "control", OPERATOR),
+    Route("POST", "/api/system/projections/rebuild", rebuild, "control", ADMIN, body=RebuildBody),
+    Route("GET", "/api/system/liveness", liveness, "control", OPERATOR),
+]
