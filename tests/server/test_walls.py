@@ -155,6 +155,7 @@ class Tenants:
             "stream": "out",
             "update_id": f"{run}-u1.2",
             "attempt_id": self.tasks["activity"]["activity_attempt_id"],
+            "activity_execution_id": self.tasks["activity"]["activity_attempt_id"].rpartition("-")[0],
             "station": station,
             "bucket": "running",
             "queue": "q",
@@ -225,7 +226,8 @@ class Tenants:
             "query_name": "look",
             "run_ids": [self.ids["run_id"]],
             "instance_id": "flow-b",
-            "execution_ids": [activity["activity_attempt_id"].rpartition("-")[0]],
+            "execution_ids": [self.ids["activity_execution_id"]],
+            "activity_execution_id": self.ids["activity_execution_id"],
             "build_id": "b1",
             "role": "admin",
             "name": "other",
@@ -285,7 +287,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/call/backfill-schedule": {"start": 0, "end": SECOND},
     "/api/call/append-stream": {"items": [{"payload": None, "payload_reference": "there"}]},
 }
-UNNAMED = {"request_id", "poll_request_id", "token_id", "sweep_id"}  # an id that is the caller's own to choose
+UNNAMED = {"request_id", "process_id", "poll_request_id", "token_id", "sweep_id"}  # an id that is the caller's own to choose
 
 
 def _own(route: Route) -> bool:
