@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from backstay.sdk.client.handle import AsyncHandle, AsyncUpdateHandle
     from backstay.sdk.client.sync import Client, Handle, UpdateHandle
     from backstay.sdk.embedded import AsyncBackstay, Backstay
+    from backstay.sdk.embedded.prometheus import prometheus
     from backstay.sdk.remote.worker import AsyncWorker, Worker
     from backstay.sdk.replay.replayer import BlockedRun, Replayed
     from backstay.store import ForkedEngine, IncompatibleStore, StoreError, Unavailable, UnknownDatabase
@@ -161,6 +162,7 @@ __all__ = [
     "logger",
     "now",
     "patched",
+    "prometheus",
     "query",
     "race",
     "rng",
@@ -199,6 +201,7 @@ _LAZY = {
     "UnknownDatabase": "backstay.store",
     "UpdateHandle": "backstay.sdk.client.sync",
     "Worker": "backstay.sdk.remote.worker",
+    "prometheus": "backstay.sdk.embedded.prometheus",
 }
 
 

@@ -45,6 +45,7 @@ OWN = {
     *("GET /api/system/" + name for name in ("operator-metrics", "metrics", "health", "repair", "retention")),
     "GET /api/system/activity-timeouts",
     "GET /api/cluster/info",
+    "GET /metrics",
     *("POST /api/call/" + verb for verb in ("list-workflows", "list-schedules")),
     # Makes something of one's own, which may have the name that something has elsewhere.
     *("POST " + path for path in ("/api/workflows", "/api/activities", "/api/schedules", "/api/saved-views")),
@@ -287,7 +288,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/call/backfill-schedule": {"start": 0, "end": SECOND},
     "/api/call/append-stream": {"items": [{"payload": None, "payload_reference": "there"}]},
 }
-UNNAMED = {"request_id", "process_id", "poll_request_id", "token_id", "sweep_id"}  # an id that is the caller's own to choose
+UNNAMED = {
+    "request_id",
+    "process_id",
+    "poll_request_id",
+    "token_id",
+    "sweep_id",
+}  # an id that is the caller's own to choose
 
 
 def _own(route: Route) -> bool:

@@ -18,6 +18,7 @@ from weakref import WeakSet
 
 from backstay.engine.batch import BatchEntry, Uncommitted
 from backstay.engine.cache import Cache, CachedInstance, Reply
+from backstay.engine.counters import Counters
 from backstay.engine.dispatch import Dispatcher
 from backstay.engine.effects import CommitObserver, Effects, log_failed_effect
 from backstay.engine.inline import InlineCode
@@ -86,6 +87,7 @@ class Engine:
         self._lifecycle = lifecycle or EngineHooks()
         self.define: Define = define or _undefined
         self.leases = Leases()
+        self.counters = Counters()
         self.cache = Cache(cache_bytes, self.forget_code)
         self.timers = TimerQueue(world, store, self._wake)
         self.incarnation = world.ids.ulid()
@@ -111,6 +113,7 @@ class Engine:
         self._stopping = False
         _engines.add(self)
         self._writing = False
+        self._write_began: Micros = 0
         self._flushing = False
 
     def observe_commits(self, observer: CommitObserver) -> None:
@@ -362,6 +365,7 @@ class Engine:
             if item.decision is None:
                 self._seal(item)
             decisions.append(item.decision)  # type: ignore[arg-type]
+        self._write_began = self.world.ticks()
         self.store.apply(decisions, partial(self._written, batch))
 
     def _written(self, batch: list[BatchEntry], applied: Applied) -> None:
@@ -370,11 +374,14 @@ class Engine:
             self.mark_busy()
         self._uncommitted.end_batch()
         self.rollback.restless.clear()
+        took = self.world.ticks() - self._write_began
         if applied.down is not None:
+            self.counters.lost_commits += 1
             self.rollback.go_down(batch, applied.down)
             return
         if applied.stale or applied.failed:
             batch = self.rollback.split_batch(batch, applied)
+        self.counters.committed([item.decision for item in batch if item.decision is not None], took)
         for item in batch:
             try:
                 self._effects.carry_out(item)

@@ -27,6 +27,7 @@ from backstay.server.rehearsal import has_dry_run, rehearse, unsupported
 from backstay.server.router import Route, Router
 from backstay.server.routes import ROUTES
 from backstay.server.server import Server
+from backstay.server.settings import Settings
 
 
 class Connection(Protocol):
@@ -44,8 +45,9 @@ class App:
 
     def __init__(self, server: Server) -> None:
         self.server = server
-        self.router = Router(ROUTES)
+        self.router = Router(_served(server.settings))
         self.connections = limited_connections(server.settings)
+        self._requests = server.requests
         self.handling: set[asyncio.Task[None]] = set()  # requests that a coroutine answers
 
     def run(self, handler: Coroutine[Any, Any, None]) -> None:
@@ -60,6 +62,10 @@ class App:
                 raise unsupported("it is no route of operators")
             return rehearse(self.server, route, request)
         return route.handler(self.server, request)
+
+    def count(self, route: Route | None, status: int) -> None:
+        """Count a request that is answered. Whatever callers ask for, these are no more than routes and statuses."""
+        self._requests[("", "none", status) if route is None else (route.method, route.path, status)] += 1
 
     def admit(self, route: Route, request: HttpRequest, connection: Connection) -> None:
         """Check the credential before the body is read; a signature covers the body and is checked later."""
@@ -107,6 +113,13 @@ class App:
     def encode(self, route: Route | None, request: HttpRequest, answer: HttpResponse) -> Encoded:
         """A response as it is sent."""
         return encoded(route, request, answer, self.server.now, self.server.capabilities)
+
+
+def _served(settings: Settings) -> list[Route]:
+    """The routes of a server. `/metrics` needs no credential if the settings say so."""
+    if not settings.metrics_open:
+        return ROUTES
+    return [route._replace(plane="open") if route.path == "/metrics" else route for route in ROUTES]
 
 
 def error_response(request: HttpRequest, error: Exception) -> HttpResponse:

@@ -70,7 +70,7 @@ def _operation(route: Route, body: Any) -> dict[str, Any]:
         "tags": [route.plane],
         "parameters": [*_path_parameters(route.path), *_header(route.plane)],
         "responses": {
-            "2XX": {"description": "done", "content": {route.answers: {"schema": _done(route.plane)}}},
+            "2XX": {"description": "done", "content": {route.answers: {"schema": _done(route)}}},
             "4XX": _refusal("refused"),
             "503": {
                 "description": "not now: the database is away, or this server stops",
@@ -87,9 +87,11 @@ def _operation(route: Route, body: Any) -> dict[str, Any]:
     return operation
 
 
-def _done(plane: str) -> dict[str, Any]:
+def _done(route: Route) -> dict[str, Any]:
     """The schema of a successful answer; on our own routes it may be a list or a plain value."""
-    return {} if plane == "own" else {"type": "object"}
+    if route.answers != "application/json":
+        return {"type": "string"}
+    return {} if route.plane == "own" else {"type": "object"}
 
 
 def _refusal(description: str) -> dict[str, Any]:

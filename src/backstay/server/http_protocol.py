@@ -405,6 +405,7 @@ class HttpProtocol(asyncio.Protocol):
         request, route = self._current, self._route
         assert request is not None
         self._end()
+        self._app.count(route, answer.status)
         if self._transport.is_closing():
             return
         content = answer.raw
@@ -429,6 +430,7 @@ class HttpProtocol(asyncio.Protocol):
         close = self._last or answer.last or not request.keep_alive
         if not request.http_1_0:  # HTTP/1.0 knows no chunks: the end of the connection is the end of the body
             headers.append((b"transfer-encoding", b"chunked"))
+        self._app.count(route, answer.status)
         self._streaming = asyncio.current_task()
         async with aclosing(answer.parts):
             if self._transport.is_closing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -30,6 +31,7 @@ from backstay.server.exporting import exporting
 from backstay.server.feed import LiveFeed
 from backstay.server.fleet import Fleet
 from backstay.server.http_errors import Stopping
+from backstay.server.loop_watch import LoopWatch
 from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
 from backstay.server.native.worker_links import WorkerLinks
@@ -60,6 +62,8 @@ class Server:
         self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
         self.draining = False
         self.parked = 0
+        self.requests: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
+        self.loop_watch = LoopWatch()
         self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # waiting requests, and how to end the wait
         self._world = world
         self._reload: Alarm | None = None
@@ -138,6 +142,8 @@ class Server:
         try:
             await self._read_registries()
             self.retention.start()
+            if self._world is None:
+                self.loop_watch.start()
             self._forget_later()
             await self.node.open()
             if self.engine.holder:
@@ -173,6 +179,7 @@ class Server:
         self._forget_later()
 
     async def _shut(self) -> None:
+        self.loop_watch.stop()
         await self.workers.heartbeats.stop()
         if self._forget is not None:
             self._forget.cancel()

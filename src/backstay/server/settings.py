@@ -68,6 +68,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     environment_name: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
     environment_colour: Annotated[str, Meta(pattern=r"^(#[0-9a-fA-F]{6}|[a-z]{3,20})$")] | None = None
 
+    metrics_open: bool = False
+
     tls_certificate: str | None = None
     tls_key: str | None = None
 

@@ -43,6 +43,7 @@ SECTIONS = [
             "admin_token": "a token with the role *admin*",
             "signature_key": "the shared key of signed requests",
             "session_lifetime_seconds": "how long a browser stays signed in",
+            "metrics_open": "whether `GET /metrics`, for Prometheus, needs no credential",
         },
         "How to [sign requests](../how-to/server.md#sign-requests-instead).",
     ),

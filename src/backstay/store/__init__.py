@@ -318,6 +318,10 @@ class Store(Protocol):
 
     def count_by_status(self, namespace: str) -> Awaitable[list[StatusCount]]: ...
 
+    def count_states(self, namespace: str) -> Awaitable[tuple[dict[str, int], int]]:
+        """How many open runs are in each state, as stored views say it, and how many there are."""
+        ...
+
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
         """How many events of each type the histories of open runs have."""
         ...

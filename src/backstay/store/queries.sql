@@ -113,6 +113,19 @@ from run
 where namespace = ?
 group by 1, 2
 
+-- name: count_states
+-- Open runs by the state in their summary; and how many there are, whether or not they have one.
+select state, count(*)
+from workflow_run_summaries
+where namespace = ?
+  and state in ('blocked', 'paused', 'ready', 'retrying', 'sleeping', 'waiting', 'working')
+group by state
+union all
+select '', count(*)
+from run
+where namespace = ?
+  and status in ('pending', 'running', 'waiting')
+
 -- name: event_types
 select type, count(*)
 from event

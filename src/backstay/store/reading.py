@@ -163,6 +163,14 @@ class Reading(ABC):
             lambda found: [StatusCount(status, bool(kept), runs) for status, kept, runs in found],
         )
 
+    def count_states(self, namespace: str) -> Awaitable[tuple[dict[str, int], int]]:
+        def shape(found: Found) -> tuple[dict[str, int], int]:
+            counts = {str(state): int(runs) for state, runs in found}
+            total = counts.pop("", 0)
+            return counts, total
+
+        return self._ask("count_states", (namespace, namespace), shape)
+
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
         return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})
 

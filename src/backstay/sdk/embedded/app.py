@@ -10,6 +10,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.api import Api
+from backstay.engine.exposition import engine_families, exposition, open_states
 from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld, World
 from backstay.kernel.features.start import RecordedDefinition
@@ -170,6 +171,13 @@ class AsyncBackstay(AsyncClient):
             client = AsyncClient(transport, namespace=self.namespace)
             return await replay(client, self.registry, machine, ids)
 
+    async def prometheus(self, *, open_metrics: bool = False) -> str:
+        """Return counters and gauges of this app in the text format of Prometheus, or as OpenMetrics."""
+        if self._engine_room.api is None:
+            raise RuntimeError("this Backstay is not open; enter it with `async with` first")
+        states = await open_states(self.store, [self.namespace])
+        return exposition(engine_families(self.engine, states, self._node.projector.lag), open_metrics)
+
     async def open(self) -> Self:
         """Open the database and start engine and worker, as `async with` does; `close()` ends them."""
         return self if self._engine_room.api is not None else await self._open()
@@ -317,6 +325,10 @@ class Backstay(Client):
             return thread.run(self._app.replay(*ids))
         finally:
             thread.stop()
+
+    def prometheus(self, *, open_metrics: bool = False) -> str:
+        """Return counters and gauges of this app in the text format of Prometheus, or as OpenMetrics."""
+        return self._bridge.run(self._app.prometheus(open_metrics=open_metrics))
 
     def open(self) -> Self:
         """Open the database and start engine and worker, as `with` does; `close()` ends them."""

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 COUNTS = frozenset(
     (
-        *("count_by_status", "event_types", "history_sizes", "sizes"),
+        *("count_by_status", "count_states", "event_types", "history_sizes", "sizes"),
         *("unprojected", "closed_but_open", "summary_orphans", "summary_counts", "count_summary_orphans"),
         *(f"count_{view}" for view in VIEWS),
         *(f"count_orphans_of_{view}" for view in VIEWS),

@@ -1,0 +1,73 @@
+"""`GET /metrics`: what this server tells Prometheus. A token that is bound to a namespace sees the runs and queues of that one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from backstay.engine.exposition import (
+    OPEN_METRICS,
+    PLAIN,
+    MetricFamily,
+    Sample,
+    engine_families,
+    exposition,
+    one,
+    open_states,
+)
+from backstay.server.auth import OPERATOR
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.router import Route
+from backstay.server.server import Server
+
+NAMESPACES = 100  # whose open runs and workers are counted one by one
+
+
+async def scrape(server: Server, request: HttpRequest) -> HttpResponse:
+    """Counters and gauges in the text format of Prometheus, or OpenMetrics if the caller accepts it."""
+    wanted = "application/openmetrics-text" in request.headers.get("accept", "")
+    namespaces = (
+        sorted(namespace.name for namespace in server.namespaces.all())[:NAMESPACES]
+        if request.bound is None
+        else [request.bound]
+    )
+    states = await open_states(server.store, namespaces)
+    families = [*engine_families(server.engine, states, server.node.projector.lag), *_of_server(server, namespaces)]
+    if request.bound is not None:
+        families = [_only(family, request.bound) for family in families]
+    text = exposition(families, wanted)
+    return HttpResponse({}, raw=text.encode("utf-8", "replace"), content_type=OPEN_METRICS if wanted else PLAIN)
+
+
+def _only(family: MetricFamily, namespace: str) -> MetricFamily:
+    """Without the samples of other namespaces."""
+    kept = [sample for sample in family.samples if sample.labels.get("namespace", namespace) == namespace]
+    return family._replace(samples=kept)
+
+
+def _of_server(server: Server, namespaces: list[str]) -> list[MetricFamily]:
+    from backstay import __version__
+
+    workers: list[Sample] = []
+    for namespace in namespaces:
+        counts = Counter("stale" if server.workers.stale(w) else "active" for w in server.workers.of(namespace))
+        workers += [Sample({"namespace": namespace, "status": status}, n) for status, n in counts.items()]
+    requests = [
+        Sample({"method": method, "route": route, "status": str(status)}, n)
+        for (method, route, status), n in server.requests.items()
+    ]
+    return [
+        MetricFamily("backstay_workers", "gauge", "Registered workers.", workers),
+        MetricFamily("backstay_http_requests", "counter", "Requests that were answered.", requests),
+        one("backstay_live_streams", "gauge", "Live streams that are open.", len(server.feed)),
+        one("backstay_parked_polls", "gauge", "Polls that wait for a task.", server.parked),
+        one(
+            "backstay_engine_held_seconds",
+            "gauge",
+            "The longest time in the last minute that something held the engine's thread.",
+            server.loop_watch.longest,
+        ),
+        MetricFamily("backstay_build_info", "gauge", "The release.", [Sample({"version": __version__}, 1)]),
+    ]
+
+
+ROUTES = [Route("GET", "/metrics", scrape, "discovery", OPERATOR, any_namespace=True, answers=PLAIN)]
