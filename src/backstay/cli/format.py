@@ -1,57 +1,33 @@
-"""Times, durations and payloads as people read them."""
+"""What a terminal prints beside the words that it shares with the server: clocks and tracebacks."""
 
 from __future__ import annotations
 
 import time
 from datetime import datetime
-from typing import Any, cast
 
-from backstay.codec.errors import PayloadError
-from backstay.codec.values import loads
 from backstay.kernel.event import Event
 from backstay.kernel.failure import Failure
 from backstay.kernel.values import SECOND, Micros
+from backstay.protocol.format import arguments, failure, moment, offset, shortened, span, value
 
-WIDEST = 120
+__all__ = [
+    "ago",
+    "arguments",
+    "clock",
+    "failure",
+    "moment",
+    "now",
+    "offset",
+    "printable",
+    "shortened",
+    "span",
+    "value",
+    "where",
+]
 
 
 def now() -> Micros:
     return time.time_ns() // 1000
-
-
-def span(length: Micros) -> str:
-    """`3 ms`, `1.25 s`, `2 min 5 s`, `3 h 10 min`, `4 d 2 h`."""
-    if length < 0:
-        return "0 ms"
-    if length < SECOND:
-        milliseconds = length / 1000
-        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
-    seconds = length / SECOND
-    if seconds < 60:
-        return f"{seconds:.2f}".rstrip("0").rstrip(".") + " s"
-    whole = round(seconds)
-    for size, unit, below, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
-
-
-def offset(since: Micros) -> str:
-    """How long after the beginning, for a column: `0.105 s`, `4:05.1`, `2 d 03:04:05`."""
-    seconds = max(since, 0) / SECOND
-    if seconds < 60:
-        return f"{seconds:.3f} s"
-    minutes, second = divmod(seconds, 60)
-    if minutes < 60:
-        return f"{int(minutes)}:{second:04.1f}"
-    hours, minute = divmod(int(minutes), 60)
-    days, hour = divmod(hours, 24)
-    return (f"{days} d " if days else "") + f"{hour:02}:{minute:02}:{int(second):02}"
-
-
-def moment(at: Micros) -> str:
-    return datetime.fromtimestamp(at / SECOND).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def clock(at: Micros) -> str:
@@ -60,48 +36,6 @@ def clock(at: Micros) -> str:
 
 def ago(at: Micros, today: Micros) -> str:
     return f"{span(today - at)} ago" if today > at else f"in {span(at - today)}"
-
-
-def value(blob: bytes | None) -> str:
-    """A payload, shortened."""
-    if blob is None:
-        return "None"
-    try:
-        return shortened(repr(loads(blob)))
-    except PayloadError:
-        return f"<{len(blob)} bytes>"
-
-
-def arguments(blob: bytes | None) -> str:
-    """The arguments of a call as they stand between its parentheses."""
-    if blob is None:
-        return ""
-    try:
-        listed = loads(blob)
-    except PayloadError:
-        return f"<{len(blob)} bytes>"
-    if not isinstance(listed, list):
-        return shortened(repr(listed))
-    parts: list[str] = []
-    for item in cast(list[Any], listed):
-        named = _named_in(item)
-        parts += [repr(item)] if named is None else [f"{name}={given!r}" for name, given in named.items()]
-    return shortened(", ".join(parts))
-
-
-def _named_in(item: object) -> dict[str, Any] | None:
-    """The arguments given by name, which travel as one last element."""
-    if not isinstance(item, dict):
-        return None
-    entries = cast(dict[str, Any], item)
-    named: Any = entries.get("**") if len(entries) == 1 else None
-    return cast(dict[str, Any], named) if isinstance(named, dict) else None
-
-
-def shortened(text: str, widest: int = WIDEST) -> str:
-    """One line without control characters, cut with an ellipsis: nothing a payload holds may reach the terminal raw."""
-    line = "".join(c if c.isprintable() else " " for c in text).strip()
-    return line if len(line) <= widest else line[: widest - 1] + "…"
 
 
 FOLDED = 4  # frames of a traceback that a timeline shows
@@ -124,8 +58,3 @@ def where(event: Event | None, whole: bool = False) -> list[str]:
 def printable(line: str) -> str:
     """A line without control characters and with its indentation."""
     return "".join(c if c.isprintable() else " " for c in line).rstrip()
-
-
-def failure(type: str | None, message: str) -> str:
-    name = (type or "error").rpartition(".")[2]
-    return f"{name}: {shortened(message)}" if message else name

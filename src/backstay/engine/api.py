@@ -16,8 +16,11 @@ from backstay import collector
 from backstay.engine.cache import Reply
 from backstay.engine.describe import beside, describe
 from backstay.engine.engine import Engine
+from backstay.engine.history_news import HistoryNews
 from backstay.engine.instances import Instances, resolver, start_message
+from backstay.engine.outlines import Outlines
 from backstay.engine.schedules import ScheduleApi
+from backstay.engine.slices import Slices
 from backstay.engine.streams import StreamApi
 from backstay.engine.waiters import ENDED, Waiter
 from backstay.engine.worker_api import WorkerApi
@@ -61,6 +64,9 @@ class Api:
         self.streams = StreamApi(engine, self._instances)
         self._written = written
         self._one_aside = asyncio.Lock()
+        self.slices = Slices(engine.world, engine.store)
+        self.outlines = Outlines(self.slices, engine.store)
+        self.news = HistoryNews(engine)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
             ask.ReserveWorkflow: self.reserve,

@@ -90,7 +90,7 @@ def blob(text: str, field: str) -> bytes:
 def decoded(value: bytes | None) -> Any:
     """The plain value of a payload, for people; None if it cannot be shown in JSON."""
     try:
-        return None if value is None else _shown(avro.decode(value))
+        return None if value is None else plain_value(avro.decode(value))
     except PayloadError:
         return None
 
@@ -131,14 +131,15 @@ def _opened(value: dict[str, Any], field: str) -> bytes | None:
     return blob(text, f"{field}.blob")
 
 
-def _shown(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """A decoded value as JSON can hold it: bytes are marked."""
     match value:
         case bytes():
             return {"$type": "bytes", "base64": avro.to_text(value)}
         case list():
-            return [_shown(item) for item in cast(list[Any], value)]
+            return [plain_value(item) for item in cast(list[Any], value)]
         case dict():
-            return {key: _shown(item) for key, item in cast(dict[str, Any], value).items()}
+            return {key: plain_value(item) for key, item in cast(dict[str, Any], value).items()}
         case _:
             return value
 
