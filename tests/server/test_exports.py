@@ -23,7 +23,7 @@ from backstay.engine import api as engine_api
 from backstay.protocol import export as protocol_export
 from backstay.protocol import requests, run_detail
 from backstay.server.published.control import detail as detail_route
-from backstay.server.published.control import history as history_route
+from backstay.server.published.control import exports as exports_route
 from backstay.server.server import Server
 from backstay.server.settings import Settings, WrongSetting
 
@@ -120,8 +120,8 @@ async def test_an_export_keeps_events_run_input_and_output() -> None:
         told = await api.history()
         assert [event["sequence"] for event in whole["history_events"]] == [*range(1, len(told) + 1)]
         for exported, event in zip(whole["history_events"], told, strict=True):
-            assert {name: exported[name] for name in event if name != "timestamp"} == {
-                name: value for name, value in event.items() if name != "timestamp"
+            assert {name: event[name] for name in exported if name != "type"} == {
+                name: value for name, value in exported.items() if name != "type"
             }
         run = whole["workflow"]
         assert (run["status"], run["closed_reason"], run["archive_reason"]) == ("completed", "completed", "done with")
@@ -363,8 +363,8 @@ async def test_an_export_is_the_same_whole_and_in_pieces(monkeypatch: pytest.Mon
         monkeypatch.setattr(engine_api, "LONG", 1)
         monkeypatch.setattr(requests, "PAGE_MAX", 2)
         monkeypatch.setattr(protocol_export, "_TOGETHER", 1)
-        monkeypatch.setattr(history_route, "IN_MEMORY", 1000)
-        monkeypatch.setattr(history_route, "PART", 777)
+        monkeypatch.setattr(exports_route, "IN_MEMORY", 1000)
+        monkeypatch.setattr(exports_route, "PART", 777)
         parts = await export(api)
         assert parts == whole
         assert verify_bundle(parts, "k3y")["status"] == "ok"

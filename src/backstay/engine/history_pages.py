@@ -45,3 +45,22 @@ async def read_page(store: Store, run: int, after: int, last: int, most: int) ->
         size = size_of(found)
         wanted = (most - size) * len(found) // (size + 1)
     return fitting(found, most)
+
+
+async def read_page_back(store: Store, run: int, upto: int, after: int, most: int) -> list[Recorded]:
+    """The last events of a run up to `upto` and after `after`, oldest first, as many as fit into `most` bytes."""
+    found: list[Recorded] = []
+    wanted = FIRST
+    while wanted > 0 and (left := min(upto - after, PAGE_MAX - len(found))) > 0:
+        count = min(wanted, left)
+        part = await store.history(run, upto - count, count)
+        found = part + found
+        upto -= count
+        size = size_of(found)
+        wanted = (most - size) * len(found) // (size + 1)
+    size = 0
+    for at in range(len(found) - 1, -1, -1):
+        size += len(found[at].body) + len(found[at].context_body)
+        if size > most and at < len(found) - 1:
+            return found[at + 1 :]
+    return found

@@ -30,6 +30,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
     types: frozenset[str] = frozenset()
     step: int | None = None
     text: str = ""
+    payloads: bool = True  # a text is also looked for in payloads
 
     @property
     def matches_all(self) -> bool:
@@ -40,7 +41,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
             (not self.kinds or WORDS[type(entry.event)].about.kind in self.kinds)
             and (not self.types or entry.type in self.types)
             and (self.step is None or getattr(entry.event, "sequence", None) == self.step)
-            and (not self.text or _says(entry, self.text))
+            and (not self.text or _says(entry, self.text, self.payloads))
         )
 
 
@@ -139,20 +140,20 @@ def _optional(at: Micros | None) -> str | None:
     return None if at is None else iso(at)
 
 
-def _says(entry: Recorded, text: str) -> bool:
+def _says(entry: Recorded, text: str, payloads: bool) -> bool:
     """Whether a text stands in an event: in its type, in its facts, or in a payload that is not too large to look into."""
     wanted = text.casefold()
-    return wanted in entry.type.casefold() or any(wanted in said.casefold() for said in _texts(entry.event))
+    return wanted in entry.type.casefold() or any(wanted in said.casefold() for said in _texts(entry.event, payloads))
 
 
-def _texts(value: Any) -> Iterable[str]:
+def _texts(value: Any, payloads: bool) -> Iterable[str]:
     match value:
         case str():
             yield value
         case bytes():
-            if len(value) <= SEARCHED:
+            if payloads and len(value) <= SEARCHED:
                 try:
-                    yield from _texts(plain_value(avro.decode(value)))
+                    yield from _texts(plain_value(avro.decode(value)), payloads)
                 except PayloadError:
                     return
         case bool() | None:
@@ -161,14 +162,14 @@ def _texts(value: Any) -> Iterable[str]:
             yield str(value)
         case Struct():
             for name in value.__struct_fields__:
-                yield from _texts(getattr(value, name))
+                yield from _texts(getattr(value, name), payloads)
         case dict():
             for name, part in value.items():  # pyright: ignore[reportUnknownVariableType]
                 yield str(name)  # pyright: ignore[reportUnknownArgumentType]
-                yield from _texts(part)
+                yield from _texts(part, payloads)
         case list() | tuple():
             for part in value:  # pyright: ignore[reportUnknownVariableType]
-                yield from _texts(part)
+                yield from _texts(part, payloads)
         case _:
             return
 

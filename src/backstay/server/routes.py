@@ -13,6 +13,7 @@ from backstay.server.published.control import (
     attributes,
     commands,
     detail,
+    exports,
     health,
     history,
     live,
@@ -34,6 +35,7 @@ from backstay.server.published.control import (
     workers,
     workflows,
 )
+from backstay.server.published.control.parts import events, outline
 from backstay.server.published.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
 from backstay.server.router import Route, with_viewers
 from backstay.server.server import Server
@@ -63,6 +65,9 @@ _DECLARED = [
     *retry_now.ROUTES,
     *queries.ROUTES,
     *history.ROUTES,
+    *exports.ROUTES,
+    *events.ROUTES,
+    *outline.ROUTES,
     *streams.ROUTES,
     *live.ROUTES,
     *schedules.ROUTES,

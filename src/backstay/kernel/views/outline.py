@@ -40,6 +40,7 @@ from backstay.kernel.features.condition import (
 )
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.deadline import WorkflowTimedOut
+from backstay.kernel.features.retry_now import ActivityRetryRequested
 from backstay.kernel.features.signal import SignalApplied, SignalWaitCancelled, SignalWaitOpened
 from backstay.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
 from backstay.kernel.values import Micros
@@ -150,6 +151,8 @@ class Outline:
                     rule(self, row, event, entry)
             elif isinstance(event, StepEvent):
                 self.end_step(self.open_step(event, entry, "recorded"), event.sequence, entry, "recorded")
+        if isinstance(event, ActivityRetryRequested):
+            self._retry_now(event, entry)
         if not isinstance(event, StepEvent) or isinstance(event, WorkflowContinuedAsNew):
             self._mark(entry)
         if isinstance(event, CLOSING):
@@ -254,6 +257,11 @@ class Outline:
             self.text(context.owner, entry.sequence),
             context.attempt or 0,
         )
+
+    def _retry_now(self, event: ActivityRetryRequested, entry: Recorded) -> None:
+        row = self._open.get(event.step)
+        if row is not None:
+            self.steps.put(row, last=entry.sequence, until=self.since_start(row, entry.at))
 
     def _mark(self, entry: Recorded) -> None:
         event: Any = entry.event

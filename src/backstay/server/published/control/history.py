@@ -1,94 +1,183 @@
-"""The history of a run, page by page, and its export. With `wait_new_event` a page waits for new events."""
+"""The history of a run from either end, by range, kind, type, step and text; and its export.
+
+A page says how far it looked: with a filter it looks at a bounded number of events and may have fewer than it was asked for, even
+none, and a token with which to go on. With `wait_new_event` a page waits for new events.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-from tempfile import SpooledTemporaryFile
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, cast
 
+from backstay.engine.history_pages import read_page, read_page_back
+from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
-from backstay.kernel.values import SECOND
-from backstay.protocol import requests as ask
-from backstay.protocol.history import operator_event
+from backstay.protocol.page_tokens import list_token, token_number
+from backstay.protocol.shown_events import KINDS, TYPES, EventFilter, new_story, shown_event, size_shown
+from backstay.protocol.shown_payloads import PayloadMode
 from backstay.protocol.tasks import after_token, page_token
-from backstay.server.auth import OPERATOR
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.control.workflow_json import find_run
+from backstay.server.http_errors import invalid
+from backstay.server.http_messages import HttpRequest
+from backstay.server.published.control.parts.selected import (
+    PAGE_BYTES,
+    about_run,
+    check_parameters,
+    choice,
+    choices,
+    number,
+    part,
+    quiet,
+    selected_run,
+)
 from backstay.server.published.worker.polls import parked_wait
-from backstay.server.router import Route
 from backstay.server.server import Server
 
-HOLD = 30 * SECOND  # how long a page waits for new events
-LOOK = SECOND // 10
-IN_MEMORY = 1 << 20  # bytes of an export
-PART = 64 << 10
+HOLD = 30.0  # seconds that a page waits for new events
+LOOKED_AT = 5000  # events that one request looks at
+LEAD = 100  # events before a page that its words are told from
+SLICE = 512 << 10  # bytes that are read at a stretch
+TEXT_MAX = 200
+_PARAMETERS = (
+    *("order", "from", "to", "kind", "type", "step", "text", "payloads"),
+    *("page_size", "next_page_token", "wait_new_event"),
+)
 
 
 async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
-    row = await find_run(server, request)
+    """The events of a run, page by page from either end; `kind`, `type`, `step`, `text`, `from` and `to` choose among them."""
+    check_parameters(request, *_PARAMETERS)
+    row = await selected_run(server, request)
+    order = choice(request, "order", ("asc", "desc"), "asc")
+    mode = cast(PayloadMode, choice(request, "payloads", ("text", "none"), "blob"))
+    if quiet(request):
+        mode = "none"
+    where = _filter(request)
+    low, high = number(request, "from", 1) or 1, number(request, "to", 1)
+    if high is not None and high < low:
+        raise invalid("to", f"the range ends at {high}, before it begins at {low}", "invalid_range")
     size = request.integer("page_size", 100, 1, 1000)
+    list_name = _list_name(request, row, order)
+    last = await server.engine.store.last_event(row.key)
+    length = 0 if last is None else last.sequence
     token = request.query.get("next_page_token") or None
-    after = after_token(token, "next_page_token")
-    events = await server.engine.store.history(row.key, after, size + 1)
-    if not events and row.closed_at is None and request.flag("wait_new_event"):
-        events = await _news(server, request, row.key, after, size + 1)
-    page = events[:size]
+    place = None if token is None else _place(token, list_name)
+    floor, ceiling = low - 1, length if high is None else min(high, length)
+    if place is not None and order == "asc":
+        floor = max(floor, place)
+    elif place is not None:
+        ceiling = min(ceiling, place - 1)
+    waits = order == "asc" and high is None and where.matches_all and request.flag("wait_new_event")
+    if waits and floor >= length and row.closed_at is None:
+        async with parked_wait(server, request):
+            found = await server.api.news.wait(row.workflow, row.key, floor, size + 1, HOLD)
+        ceiling = length = max(length, found[-1].sequence if found else 0)
+    look = _Look(server, row, where, size, descending=order == "desc")
+    await look.between(floor, ceiling)
+    events = await _shown(server, row, look.found, mode, quiet(request), descending=order == "desc")
     return {
-        "workflow_id": row.workflow_id,
-        "run_id": row.run_id,
-        "namespace": row.namespace,
-        "events": [_shown(entry, row.run_id) for entry in page],
-        "next_page_token": page_token(page[-1].sequence) if len(events) > size else None,
+        **about_run(row),
+        "events": events,
+        "next_page_token": None if look.complete else _token(list_name, look.place),
+        "order": order,
+        "last_sequence": length,
+        "looked_at": look.looked_at,
+        "complete": look.complete,
     }
 
 
-async def _news(server: Server, request: HttpRequest, run: int, after: int, limit: int) -> list[Recorded]:
-    """Wait until the run has new events or closes, or the time is over."""
-    world = server.engine.world
-    deadline = world.ticks() + HOLD
-    async with parked_wait(server, request):
-        while not server.draining and world.ticks() < deadline:
-            events = await server.engine.store.history(run, after, limit)
-            if events:
-                return events
-            again: asyncio.Future[None] = world.future()
-            world.at(world.now() + LOOK, lambda: again.set_result(None))  # noqa: B023 - rings before the next round
-            await again
-    return []
+def _list_name(request: HttpRequest, row: RunRow, order: str) -> str:
+    """The name of the list that the tokens of its pages belong to; empty for the whole history from its beginning."""
+    chosen = [request.query.get(name) or "" for name in ("from", "to", "kind", "type", "step", "text")]
+    return "" if order == "asc" and not any(chosen) else ":".join(["history", row.run_id, order, *chosen])
 
 
-async def export(server: Server, request: HttpRequest) -> HttpResponse:
-    """The whole run as one verifiable file, sent byte for byte as its checksum was computed."""
-    row = await find_run(server, request)
-    asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
-    # A long export goes to a temporary file, for callers that read slowly.
-    file = SpooledTemporaryFile[bytes](IN_MEMORY)
-    try:
-        await server.api.write(asked, file.write)
-        size = file.tell()
-        file.seek(0)
-    except BaseException:
-        file.close()
-        raise
-    if size > IN_MEMORY:
-        return HttpResponse({}, parts=_sent(file))
-    with file:
-        return HttpResponse({}, raw=file.read())
+def _token(list_name: str, place: int) -> str:
+    return list_token(list_name, place) if list_name else page_token(place)
 
 
-async def _sent(file: SpooledTemporaryFile[bytes]) -> AsyncGenerator[bytes]:
-    with file:
-        while part := file.read(PART):
-            yield part
+def _place(token: str, list_name: str) -> int:
+    return token_number(token, list_name) if list_name else after_token(token, "next_page_token")
 
 
-def _shown(entry: Recorded, run_id: str) -> dict[str, Any]:
-    wire = operator_event(entry, run_id)
-    return wire | {"timestamp": wire["recorded_at"]}
+class _Look:
+    """One look through a part of a history for the events of a page."""
+
+    def __init__(self, server: Server, row: RunRow, where: EventFilter, size: int, *, descending: bool) -> None:
+        self._server = server
+        self._row = row
+        self._where = where
+        self._size = size
+        self._descending = descending
+        self.found: list[Recorded] = []
+        self.looked_at = 0
+        self.place = 0  # the last event that was looked at
+        self.complete = False  # there is no more in this range
+        self._bytes = 0
+
+    async def between(self, floor: int, ceiling: int) -> None:
+        """Look at the events after `floor` and up to `ceiling`, from the end that the page begins with."""
+        store, slices = self._server.engine.store, self._server.api.slices
+        while floor < ceiling:
+            if len(self.found) >= self._size:
+                return
+            wanted = self._size - len(self.found) if self._where.matches_all else LOOKED_AT
+            if self._descending:
+                page = await read_page_back(store, self._row.key, ceiling, max(floor, ceiling - wanted), SLICE)
+                page.reverse()
+            else:
+                page = await read_page(store, self._row.key, floor, min(ceiling, floor + wanted), SLICE)
+            if not page:
+                break
+            if await slices.aside(partial(self._take, page)) if not self._where.matches_all else self._take(page):
+                return
+            floor, ceiling = (floor, self.place - 1) if self._descending else (self.place, ceiling)
+            await slices.turn()
+        self.complete = True
+
+    def _take(self, page: Sequence[Recorded]) -> bool:
+        for entry in page:
+            if self.looked_at >= LOOKED_AT or len(self.found) >= self._size:
+                return True
+            if self._where.matches(entry):
+                self._bytes += size_shown([entry])
+                if self._bytes > PAGE_BYTES and self.found:
+                    return True
+                self.found.append(entry)
+            self.looked_at += 1
+            self.place = entry.sequence
+        return False
 
 
-ROUTES = [
-    Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history/export", export, "control", OPERATOR),
-    Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history", history, "control", OPERATOR, "history"),
-]
+async def _shown(
+    server: Server, row: RunRow, found: list[Recorded], mode: PayloadMode, hidden: bool, *, descending: bool
+) -> list[dict[str, Any]]:
+    if not found:
+        return []
+    first = min(found[0].sequence, found[-1].sequence)
+    lead = (
+        await server.engine.store.history(row.key, max(first - 1 - LEAD, 0), min(LEAD, first - 1)) if first > 1 else []
+    )
+
+    def make() -> list[dict[str, Any]]:
+        story = new_story(row.workflow_type, row.started_at, lead, hidden)
+        told = [shown_event(entry, row.run_id, story, mode) for entry in sorted(found, key=lambda e: e.sequence)]
+        return told[::-1] if descending else told
+
+    return await server.api.slices.aside(make) if len(found) > LEAD else make()
+
+
+def _filter(request: HttpRequest) -> EventFilter:
+    text = request.query.get("text") or ""
+    if len(text) > TEXT_MAX:
+        raise invalid("text", f"text has {len(text)} characters; at most {TEXT_MAX} are searched for")
+    return EventFilter(
+        kinds=choices(request, "kind", KINDS),
+        types=choices(request, "type", TYPES),
+        step=number(request, "step", 0),
+        text=text,
+        payloads=not quiet(request),
+    )
+
+
+ROUTES = part("history", history, "history")

@@ -1,0 +1,95 @@
+"""What the routes for parts of a run have in common: which run is meant, and which parameters a request may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import NoReturn
+
+from backstay.kernel.decision import RunRow
+from backstay.protocol import requests as ask
+from backstay.server.auth import OPERATOR
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest
+from backstay.server.published.control.workflow_json import find_run
+from backstay.server.router import Handler, Route
+from backstay.server.server import Server
+
+PAGE_BYTES = 1 << 20  # of a page; what is spelled out beside it stays below the same again
+_ALWAYS = ("namespace",)
+
+
+async def selected_run(server: Server, request: HttpRequest) -> RunRow:
+    """The run that the path names, or the current run of the workflow. Its history is not read."""
+    if "run_id" in request.params:
+        return await find_run(server, request)
+    workflow_id = request.params["workflow_id"]
+    rows = await server.api.call(ask.ListWorkflows(workflow_id=workflow_id, namespace=request.namespace, limit=1))
+    if rows:
+        return rows[0]
+    if await server.engine.store.find(request.namespace, workflow_id) is None:
+        message = f"there is no workflow {workflow_id!r} in namespace {request.namespace!r}"
+        raise HttpError(404, "instance_not_found", message, workflow_id=workflow_id)
+    raise HttpError(409, "instance_not_started", f"workflow {workflow_id!r} has no run yet", workflow_id=workflow_id)
+
+
+def quiet(request: HttpRequest) -> bool:
+    """Whether the caller may not read payloads."""
+    return not getattr(getattr(request, "caller", None), "payloads", True)
+
+
+def check_parameters(request: HttpRequest, *names: str) -> None:
+    """Refuse parameters that the route does not have: a filter that is misspelt must not seem to match everything."""
+    for name in request.query:
+        if name not in names and name not in _ALWAYS:
+            unknown("parameter", name, name, names, "unknown_parameter")
+
+
+def unknown(what: str, field: str, value: str, known: Sequence[str], reason: str) -> NoReturn:
+    near = get_close_matches(value, known, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(known) or 'none'}"
+    error = invalid(field, f"there is no {what} {value[:100]!r}{meant}", reason)
+    error.fields["nearest"] = near[0] if near else None
+    raise error
+
+
+def choice(request: HttpRequest, name: str, known: Sequence[str], default: str) -> str:
+    value = request.query.get(name) or default
+    if value not in known and value != default:
+        unknown(name, name, value, known, f"unknown_{name}")
+    return value
+
+
+def choices(request: HttpRequest, name: str, known: Sequence[str]) -> frozenset[str]:
+    """Several values of one parameter, separated by commas."""
+    found = [value for value in (request.query.get(name) or "").split(",") if value]
+    for value in found:
+        if value not in known:
+            unknown(name, name, value, known, f"unknown_{name}")
+    return frozenset(found)
+
+
+def number(request: HttpRequest, name: str, low: int = 0) -> int | None:
+    """A whole number of the query string, if it is there."""
+    text = request.query.get(name)
+    return None if not text else checked_number(name, text, low)
+
+
+def checked_number(name: str, text: str, low: int = 0) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 15 or int(text) < low:
+        raise invalid(name, f"{name} must be a whole number of at least {low}, not {text[:100]!r}")
+    return int(text)
+
+
+def about_run(row: RunRow) -> dict[str, str]:
+    """The fields that every part begins with."""
+    return {"workflow_id": row.workflow_id, "run_id": row.run_id, "namespace": row.namespace}
+
+
+def part(name: str, handler: Handler, operation: str | None = None) -> list[Route]:
+    """The routes of a part: of the current run, and of any run."""
+    instance = "/api/workflows/{workflow_id}"
+    return [
+        Route("GET", f"{instance}/{name}", handler, "control", OPERATOR, operation),
+        Route("GET", f"{instance}/runs/{{run_id}}/{name}", handler, "control", OPERATOR, operation),
+    ]
