@@ -32,18 +32,18 @@ class Outlines:
         self._slices = slices
         self._store = store
         self._most = most
-        self._cached: dict[int, CachedOutline] = {}  # by run, the one that was asked for last comes last
+        self.cached: dict[int, CachedOutline] = {}  # by run, the one that was asked for last comes last
 
     async def ask(self, run: int, question: Callable[[Outline], T]) -> T:
         """The answer of `question` about the outline of a run with all of its events. It is called on another thread."""
-        cached = self._cached.pop(run, None) or CachedOutline()
-        self._cached[run] = cached
+        cached = self.cached.pop(run, None) or CachedOutline()
+        self.cached[run] = cached
         async with cached.lock:
             try:
                 await self._extend(run, cached)
                 return await self._slices.aside(lambda: question(cached.outline))
             except BaseException:
-                self._cached.pop(run, None)
+                self.cached.pop(run, None)
                 raise
             finally:
                 cached.size = cached.outline.size
@@ -51,7 +51,7 @@ class Outlines:
 
     @property
     def size(self) -> int:
-        return sum(cached.size for cached in self._cached.values())
+        return sum(cached.size for cached in self.cached.values())
 
     async def _extend(self, run: int, cached: CachedOutline) -> None:
         known = cached.outline
@@ -68,8 +68,8 @@ class Outlines:
 
     def _drop_oldest(self) -> None:
         size = self.size
-        for run in list(self._cached):
+        for run in list(self.cached):
             if size <= self._most:
                 return
-            if not self._cached[run].lock.locked():
-                size -= self._cached.pop(run).size
+            if not self.cached[run].lock.locked():
+                size -= self.cached.pop(run).size

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, cast, get_type_hints
 from backstay.codec import avro
 from backstay.codec.errors import PayloadError
 from backstay.kernel.views.timeline import WORDS
-from backstay.protocol.payloads import plain_value
+from backstay.protocol.payloads import is_envelope, plain_value
 from backstay.protocol.redaction import FRAME
 
 PayloadMode = Literal["blob", "text", "none"]
@@ -99,3 +99,18 @@ def show_payloads(wire: dict[str, Any], mode: PayloadMode, most: int) -> None:
         command = wire.get("command")
         if isinstance(command, dict):
             cast(dict[str, Any], command).pop("payload_preview", None)
+
+
+def show_envelopes(shown: dict[str, Any], mode: PayloadMode, most: int = BRIEF) -> dict[str, Any]:
+    """The JSON of a view with its payloads, which are envelopes there, as text or as null."""
+    if mode == "blob":
+        return shown
+    return {name: _opened(value, mode, most) for name, value in shown.items()}
+
+
+def _opened(value: Any, mode: PayloadMode, most: int) -> Any:
+    if is_envelope(value):
+        return None if mode == "none" else shown_payload(cast(dict[str, str], value)["blob"], most)
+    if isinstance(value, dict):
+        return {name: _opened(part, mode, most) for name, part in cast(dict[str, Any], value).items()}
+    return value

@@ -35,7 +35,18 @@ from backstay.server.published.control import (
     workers,
     workflows,
 )
-from backstay.server.published.control.parts import events, outline
+from backstay.server.published.control.parts import activities as activity_pages
+from backstay.server.published.control.parts import (
+    at,
+    events,
+    failures,
+    lineage,
+    messages,
+    outline,
+    replay_difference,
+    summary,
+    waits,
+)
 from backstay.server.published.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
 from backstay.server.router import Route, with_viewers
 from backstay.server.server import Server
@@ -66,8 +77,16 @@ _DECLARED = [
     *queries.ROUTES,
     *history.ROUTES,
     *exports.ROUTES,
-    *events.ROUTES,
+    *summary.ROUTES,
     *outline.ROUTES,
+    *events.ROUTES,
+    *activity_pages.ROUTES,
+    *waits.ROUTES,
+    *messages.ROUTES,
+    *failures.ROUTES,
+    *lineage.ROUTES,
+    *at.ROUTES,
+    *replay_difference.ROUTES,
     *streams.ROUTES,
     *live.ROUTES,
     *schedules.ROUTES,

@@ -30,6 +30,7 @@ from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store.figures import FiguresStore
 from backstay.store.views import (
+    BlockedPlace,
     InstanceFacts,
     ResumePage,
     SummaryCounts,
@@ -368,6 +369,10 @@ class Store(FiguresStore, Protocol):
         ...
 
     def summaries(self, runs: Sequence[int]) -> Awaitable[dict[int, SummaryRow]]: ...
+
+    def blocked(self, namespace: str, workflow_type: str, limit: int) -> Awaitable[list[BlockedPlace]]:
+        """Open runs of a type that are blocked, as their summaries say."""
+        ...
 
     def view_rows(self, view: str, run: int) -> Awaitable[list[ViewRow]]: ...
 

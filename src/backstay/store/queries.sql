@@ -631,3 +631,14 @@ where not exists (select 1 from run where run.key = workflow_run_lineage_entries
 select count(*)
 from workflow_run_summaries
 where not exists (select 1 from run where run.key = workflow_run_summaries.run)
+
+-- name: blocked
+-- Open runs of a type whose summary says that they are blocked, newest first.
+select summary.run, summary.workflow, run.workflow_id, run.run_id
+from workflow_run_summaries as summary
+join run on run.key = summary.run
+where summary.namespace = ?
+  and summary.state = 'blocked'
+  and summary.workflow_type = ?
+order by summary.run desc
+limit ?

@@ -26,6 +26,7 @@ from backstay.store.search import SearchedRuns, Steps, search
 from backstay.store.search_conditions import Dialect, is_possible, possible
 from backstay.store.views import (
     VIEWS,
+    BlockedPlace,
     InstanceFacts,
     ResumeCounts,
     ResumePage,
@@ -199,6 +200,10 @@ class Reading(Figures):
     def summaries(self, runs: Sequence[int]) -> Awaitable[dict[int, SummaryRow]]:
         named = ",".join(map(str, runs))
         return self._ask("summaries", (named,), lambda found: {row[0]: SummaryRow(*row) for row in found})
+
+    def blocked(self, namespace: str, workflow_type: str, limit: int) -> Awaitable[list[BlockedPlace]]:
+        asked = (namespace, workflow_type, limit)
+        return self._ask("blocked", asked, lambda found: [BlockedPlace(*row) for row in found])
 
     def view_rows(self, view: str, run: int) -> Awaitable[list[ViewRow]]:
         return self._ask(f"rows_of_{view}", (run,), lambda found: [ViewRow(*row) for row in found])

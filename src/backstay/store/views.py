@@ -72,6 +72,15 @@ class ViewRow(NamedTuple):
         return self.digest == digest(self.body)
 
 
+class BlockedPlace(NamedTuple):
+    """An open run whose summary says that it is blocked."""
+
+    run: int
+    workflow: int
+    workflow_id: str
+    run_id: str
+
+
 class TallyRow(NamedTuple):
     """How many runs of a type started or ended in a minute or an hour (`grain`)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -85,20 +85,36 @@ class ActivityView(Struct, kw_only=True):
 
 def activities(history: Iterable[Recorded]) -> list[ActivityView]:
     """The activities in the order in which they were scheduled."""
-    found: dict[int, ActivityView] = {}
+    fold = ActivityFold()
     for entry in history:
+        fold.add(entry)
+    return list(fold.found.values())
+
+
+class ActivityFold:
+    """Activities by their step, as far as events were added. `wanted`: only these steps."""
+
+    def __init__(self, wanted: Container[int] | None = None) -> None:
+        self.found: dict[int, ActivityView] = {}
+        self._wanted = wanted
+
+    def add(self, entry: Recorded) -> ActivityView | None:
+        """Add the next event. Returns the activity that it is about."""
         event: Any = entry.event
         if isinstance(event, ActivityScheduled):
-            found[event.sequence] = _scheduled(event, entry.at)
-            continue
+            if self._wanted is None or event.sequence in self._wanted:
+                self.found[event.sequence] = _scheduled(event, entry.at)
+            return self.found.get(event.sequence)
         if isinstance(event, ActivityRetryRequested):
-            if event.step in found:
-                found[event.step].available_at = entry.at
-            continue
+            view = self.found.get(event.step)
+            if view is not None:
+                view.available_at = entry.at
+            return view
         rule = _RULES.get(type(entry.event))
-        if rule is not None and event.sequence in found:
-            rule(found[event.sequence], event, entry)
-    return list(found.values())
+        view = None if rule is None else self.found.get(event.sequence)
+        if rule is not None and view is not None:
+            rule(view, event, entry)
+        return view
 
 
 def _scheduled(event: ActivityScheduled, at: Micros) -> ActivityView:

@@ -18,6 +18,12 @@ from backstay.kernel.features.failures import FailureHandled
 from backstay.kernel.features.update import UpdateCompleted
 from backstay.kernel.values import Micros
 
+READS = (
+    *(ActivityFailed, ActivityTimedOut, ChildUnsuccessful, WorkflowFailed, WorkflowTimedOut),
+    *(Stopped, UpdateCompleted, FailureHandled),
+)
+"""The events that failures are told from."""
+
 
 class FailureView(Struct, kw_only=True, omit_defaults=True):
     failure_id: str

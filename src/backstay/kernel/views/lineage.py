@@ -22,6 +22,13 @@ CHILD = "child_workflow"
 CONTINUED = "continue_as_new"
 
 
+READS = (
+    *(WorkflowStarted, ChildWorkflowScheduled, ChildRunStarted, ChildClosed, CarriedChildClosed),
+    WorkflowContinuedAsNew,
+)
+"""The events that lineage is told from."""
+
+
 class Link(Struct, kw_only=True):
     """The other end of a link, as far as this run's history knows it."""
 

@@ -12,6 +12,9 @@ from backstay.kernel.features.signal import SignalApplied, SignalReceived
 from backstay.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, UpdateRejected
 from backstay.kernel.values import Micros, run_of, signal_id
 
+READS = (SignalReceived, SignalApplied, UpdateAccepted, UpdateRejected, UpdateApplied, UpdateCompleted)
+"""The events that signals and updates are told from."""
+
 
 class SignalView(Struct, kw_only=True, omit_defaults=True):
     signal_id: str

@@ -62,6 +62,18 @@ class Waits:
     def __init__(self) -> None:
         self.found: dict[int | str, WaitView] = {}
 
+    def add(self, entry: Recorded) -> None:
+        """Add the next event."""
+        rule = _RULES.get(type(entry.event))
+        if rule is not None:
+            rule(self, entry.event, entry.at)
+
+    def end(self, run: RunEnd) -> None:
+        """The close of a run cancels what is open."""
+        if not run.is_open:
+            for key in list(self.found):
+                self.close(key, run.closed_at or 0, run.closed_reason or "closed", "cancelled")
+
     def open(self, key: int | str, view: WaitView) -> None:
         self.found[key] = view
 
@@ -86,14 +98,17 @@ def waits(history: Iterable[Recorded], run: RunEnd) -> list[WaitView]:
     """All waits of a run, from its events alone. The close of a run cancels the open ones."""
     collected = Waits()
     for entry in history:
-        rule = _RULES.get(type(entry.event))
-        if rule is not None:
-            rule(collected, entry.event, entry.at)
-    if not run.is_open:
-        for key in list(collected.found):
-            collected.close(key, run.closed_at or 0, run.closed_reason or "closed", "cancelled")
-    order = {"open": 0, "resolved": 1, "cancelled": 2}
-    return sorted(collected.found.values(), key=lambda view: (order[view.status], view.opened_at, view.wait_id))
+        collected.add(entry)
+    collected.end(run)
+    return sorted(collected.found.values(), key=wait_order)
+
+
+def wait_order(view: WaitView) -> tuple[int, Micros, str]:
+    """The order of waits in a list: open ones first."""
+    return _ORDER[view.status], view.opened_at, view.wait_id
+
+
+_ORDER = {"open": 0, "resolved": 1, "cancelled": 2}
 
 
 def _activity(collected: Waits, event: ActivityScheduled, at: Micros) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn, cast
+
+import msgspec
 
 from backstay.kernel.decision import RunRow
 from backstay.protocol import requests as ask
+from backstay.protocol.shown_payloads import PayloadMode
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest
@@ -93,3 +96,28 @@ def part(name: str, handler: Handler, operation: str | None = None) -> list[Rout
         Route("GET", f"{instance}/{name}", handler, "control", OPERATOR, operation),
         Route("GET", f"{instance}/runs/{{run_id}}/{name}", handler, "control", OPERATOR, operation),
     ]
+
+
+class Page(NamedTuple):
+    """Items of a page, and whether more of them follow."""
+
+    items: list[dict[str, Any]]
+    more: bool
+
+
+def fitting_items(items: Iterable[dict[str, Any]], count: int) -> Page:
+    """The first of these items: at most so many, and as many as fit into a page."""
+    found: list[dict[str, Any]] = []
+    size = 0
+    for item in items:
+        size += len(msgspec.json.encode(item))
+        if len(found) == count or (found and size > PAGE_BYTES):
+            return Page(found, True)
+        found.append(item)
+    return Page(found, False)
+
+
+def payload_mode(request: HttpRequest) -> PayloadMode:
+    """How a list shows payloads: as text unless the caller asks for less or for what is stored."""
+    mode = choice(request, "payloads", ("text", "none", "blob"), "text")
+    return "none" if quiet(request) else cast(PayloadMode, mode)

@@ -1,0 +1,163 @@
+"""The family of a run as a tree: its parents upwards, its children and continued runs downwards, with their state of now.
+
+Links stand in the histories of the runs, their state in the index. Several levels are answered in one request, up to a number of
+runs and of events that are looked at; what was left out is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import Recorded
+from backstay.kernel.views.lineage import CHILD, READS, Link
+from backstay.kernel.views.lineage import lineage as links_of
+from backstay.protocol.run_detail import plain
+from backstay.protocol.tasks import optional_iso
+from backstay.server.http_messages import HttpRequest
+from backstay.server.published.control.parts.selected import about_run, check_parameters, part, selected_run
+from backstay.server.published.control.workflow_json import bucket
+from backstay.server.server import Server
+from backstay.store import RunFilter
+
+LOOKED_AT = 100_000  # events of all runs together
+
+
+async def lineage(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """The parents, children and continued runs of a run, several levels deep, with their present state."""
+    check_parameters(request, "depth", "limit")
+    row = await selected_run(server, request)
+    depth = request.integer("depth", 1, 1, 10)
+    limit = request.integer("limit", 100, 1, 1000)
+    tree = _Tree(server, limit)
+    root = tree.node(row, None)
+    parents = await tree.above(row, depth)
+    await tree.below([(row, root)], depth)
+    return {
+        **about_run(row),
+        "depth": depth,
+        "limit": limit,
+        "parents": parents,
+        "run": root,
+        "runs": tree.count,
+        "looked_at": tree.looked_at,
+        "complete": tree.complete,
+    }
+
+
+class _Tree:
+    def __init__(self, server: Server, limit: int) -> None:
+        self._server = server
+        self._limit = limit
+        self._seen: set[str] = set()
+        self.count = 0
+        self.looked_at = 0
+        self.complete = True  # nothing was left out for its number
+
+    def node(self, row: RunRow | None, link: Link | None) -> dict[str, Any]:
+        """A run in the tree. If it does not exist any more, what its relative knows of it."""
+        self.count += 1
+        told = {} if link is None else {"link": plain(link)}
+        if row is None:
+            assert link is not None, "the first run exists"
+            return {
+                "workflow_id": link.workflow_instance_id,
+                "run_id": link.workflow_run_id,
+                "run_number": link.run_number,
+                "workflow_type": link.workflow_type,
+                "status": link.status,
+                "status_bucket": None if link.status is None else bucket(link.status),
+                "exists": False,
+                **told,
+                "children": [],
+            }
+        self._seen.add(row.run_id)
+        return {
+            "workflow_id": row.workflow_id,
+            "run_id": row.run_id,
+            "run_number": row.number,
+            "workflow_type": row.workflow_type,
+            "status": row.status,
+            "status_bucket": bucket(row.status),
+            "closed_reason": row.closed_reason,
+            "started_at": optional_iso(row.started_at),
+            "closed_at": optional_iso(row.closed_at),
+            "history_length": row.length,
+            "exists": True,
+            **told,
+            "children": [],
+        }
+
+    async def above(self, row: RunRow, depth: int) -> list[dict[str, Any]]:
+        """The parents of a run and the runs before it, nearest first, a list of them a level."""
+        found: list[dict[str, Any]] = []
+        level = [row]
+        for generation in range(1, depth + 1):
+            following: list[RunRow] = []
+            for one in level:
+                opening = await self._server.engine.store.history(one.key, 0, 2)
+                self.looked_at += len(opening)
+                for link in links_of(opening, one.number, {}).parents:
+                    if self.count >= self._limit:
+                        self.complete = False
+                        return found
+                    above = await self._row(one.namespace, link)
+                    if above is not None and above.run_id in self._seen:
+                        continue
+                    node = self.node(above, link)
+                    del node["children"]
+                    found.append(node | {"generation": generation, "of_run_id": one.run_id})
+                    following += [] if above is None else [above]
+            level = following
+        return found
+
+    async def below(self, level: list[tuple[RunRow, dict[str, Any]]], depth: int) -> None:
+        """Hang the children and the continued runs of these runs into the tree."""
+        for _ in range(depth):
+            following: list[tuple[RunRow, dict[str, Any]]] = []
+            for row, node in level:
+                links = await self._children(row)
+                node["children_count"] = len(links)
+                for link in links:
+                    if self.count >= self._limit:
+                        self.complete = False
+                        break
+                    below = await self._row(row.namespace, link)
+                    if below is not None and below.run_id in self._seen:
+                        continue
+                    child = self.node(below, link)
+                    node["children"].append(child)
+                    if below is not None:
+                        following.append((below, child))
+                    if self.count % 50 == 0:
+                        await self._server.api.slices.turn()
+            level = following
+
+    async def _children(self, row: RunRow) -> list[Link]:
+        told: list[Recorded] = []
+
+        def take(events: Sequence[Recorded]) -> None:
+            told.extend(entry for entry in events if isinstance(entry.event, READS))
+
+        last = LOOKED_AT - self.looked_at
+        if last <= 0:
+            self.complete = False
+            return []
+        reached = await self._server.api.slices.through(row.key, take, last=last)
+        self.looked_at += reached
+        self.complete = self.complete and reached >= row.length
+        if len(told) < 1000:
+            return links_of(told, row.number, {}).children
+        return await self._server.api.slices.aside(lambda: links_of(told, row.number, {}).children)
+
+    async def _row(self, namespace: str, link: Link) -> RunRow | None:
+        """The run at the other end of a link as the index has it now; of a child its newest run."""
+        store = self._server.engine.store
+        if link.link_type == CHILD and not link.is_primary_parent:
+            newest = await store.runs(RunFilter(namespace=namespace, workflow_id=link.workflow_instance_id, limit=1))
+            return newest[0] if newest else None
+        return None if link.workflow_run_id is None else await store.run(namespace, link.workflow_run_id)
+
+
+ROUTES = part("lineage", lineage)
