@@ -176,7 +176,7 @@ class Tenants:
     def paths(self, route: Route) -> Iterator[str]:
         """With the ids of `teamb`; a run of its also under a workflow of one's own."""
         task = next((self.tasks[kind] for kind in ("activity", "query", "validation") if kind in route.path), None)
-        ids = self.ids | {"task_id": (task or self.tasks["workflow"])["task_id"]}
+        ids = self.ids | {"n": "1", "task_id": (task or self.tasks["workflow"])["task_id"]}
         if "/signal" in route.path or "/quer" in route.path or "/update" in route.path:
             ids["name"] = next(name for part, name in NAMES.items() if part in route.path)
         names = ("made",) if _own(route) else ("flow-b", "mine") if "{run_id}" in route.path else ("flow-b",)

@@ -38,7 +38,7 @@ async def selected_run(server: Server, request: HttpRequest) -> RunRow:
 
 def quiet(request: HttpRequest) -> bool:
     """Whether the caller may not read payloads."""
-    return not getattr(getattr(request, "caller", None), "payloads", True)
+    return not request.caller.payloads
 
 
 def check_parameters(request: HttpRequest, *names: str) -> None:
