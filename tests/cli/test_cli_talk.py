@@ -146,12 +146,23 @@ def test_an_activity_that_backs_off_is_tried_again_now(place: Place) -> None:
     place.ask("start", "carrier.py:shipping", "s-1")
     dev.wait("again in 1 h")
     place.write("carrier.up", "")
+    why = place.ask("why", "s-1").stdout
+    assert why.startswith("s-1: Tries again in 59 min")
+    assert "carrier has failed 1 of 21 times, last with “no answer”" in why
+    assert "what helps Try now: dw retry-now s-1" in why
+    assert json.loads(place.ask("why", "s-1", "--json").stdout)["verb"] == "tries_again"
     wrong = place.dw("retry-now", "s-1", "--activity", "elsewhere-1")
     assert (wrong.returncode, "no such activity" in wrong.stderr) == (2, True), wrong.stderr
     done = place.ask("retry-now", "s-1", "--reason", "it is back").stdout
     assert done == "s-1: its next attempt is due now\n"
     dev.wait("s-1  shipping completed")
     assert "carrier is tried again now" in place.ask("history", "s-1").stdout
+    assert place.ask("why", "s-1").stdout.startswith("s-1: Completed ")
+    assert "follows from event" in place.ask("why", "s-1", "--event", "3").stdout
+    nobody = place.dw("why", "nobody")
+    assert (nobody.returncode, "nobody" in nobody.stderr) == (1, True)
+    beyond = place.dw("why", "s-1", "--event", "99")
+    assert (beyond.returncode, "not 99" in beyond.stderr) == (2, True)
     again = place.dw("retry-now", "s-1")
     assert (again.returncode, "has ended" in again.stderr) == (2, True)
 
@@ -186,7 +197,8 @@ def test_mistakes_are_said_in_one_line(office: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["signal", "update", "query", "cancel", "terminate", "pause", "unpause", "retry-now", "archive", "repair"]
+    "name",
+    ["signal", "update", "query", "cancel", "terminate", "pause", "unpause", "retry-now", "why", "archive", "repair"],
 )
 def test_every_command_helps_with_examples(name: str, place: Place) -> None:
     helped = place.ask(name, "--help").stdout

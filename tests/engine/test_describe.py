@@ -83,7 +83,7 @@ def stuck() -> None:
 def test_rows_that_differ_from_memory_are_told_as_they_are(tmp_path: Path):
     async def tell(app: AsyncBackstay, folds: list[int]) -> None:
         await app.start(stuck, "s")
-        assert (await app.describe("s")).liveness_state == "activity_task_ready"
+        assert (await app.describe("s")).liveness_state == "activity_task_waiting_for_compatible_worker"
         assert folds == []
         with sqlite3.connect(tmp_path / "app.db") as other:
             other.execute("delete from task")

@@ -88,6 +88,11 @@ async def test_an_activity_that_backs_off_is_tried_again_now() -> None:
             await settle()
         with pytest.raises(RequestRefused, match="no such activity"):
             await run.retry_now("elsewhere-1")
+        why = await run.why()
+        assert (why.verb, why.action and why.action.verb) == ("tries_again", "retry_now")
+        assert why.sentence == "Tries again in 1 h: carrier has failed 1 of 21 times, last with “no answer”."
+        branch = await run.why(event=len(await run.history()))
+        assert branch.chain[-1].type == "ActivityRetryScheduled"
         assert await run.retry_now(reason="the carrier is back") == "retry_dispatched"
         assert await run.result() == "shipped"
         assert tries == [1, 2]

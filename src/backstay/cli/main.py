@@ -17,6 +17,7 @@ COMMANDS = {
     "start": "backstay.cli.start",
     "list": "backstay.cli.listing",
     "describe": "backstay.cli.describe",
+    "why": "backstay.cli.why",
     "history": "backstay.cli.history",
     "export": "backstay.cli.export",
     "signal": "backstay.cli.messages:signal",

@@ -16,9 +16,11 @@ from backstay import collector
 from backstay.engine.cache import Reply
 from backstay.engine.describe import beside, describe
 from backstay.engine.engine import Engine
+from backstay.engine.explain import Explainer
 from backstay.engine.history_news import HistoryNews
 from backstay.engine.instances import Instances, resolver, start_message
 from backstay.engine.outlines import Outlines
+from backstay.engine.projector import Projector
 from backstay.engine.schedules import ScheduleApi
 from backstay.engine.slices import Slices
 from backstay.engine.streams import StreamApi
@@ -58,6 +60,7 @@ class Api:
         *,
         guest: bool,
         unoffered: Callable[[Task], bool],
+        projector: Projector,
     ) -> None:
         self._engine = engine
         self._instances = Instances(engine)
@@ -76,6 +79,7 @@ class Api:
             ask.ListWorkflows: self.list,
             ask.GetHistory: self.history,
             ask.ExportHistory: self.export,
+            ask.ExplainWorkflow: Explainer(engine, projector).explain,
             **WorkflowCommands(engine, self._instances, payloads, guest=guest, unoffered=unoffered).table,
             **ScheduleApi(engine, self._instances).table,
             **self.streams.table,
@@ -220,6 +224,7 @@ class Api:
             commands,
             engine.world.now(),
             None if run is None else engine.matching.why_unanswered(run.workflow_type, run.routing),
+            engine.matching.is_stranded if engine.holder else None,
             None if deployed is None else deployed.fingerprint,
         )
         if loaded.drifted:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
@@ -12,6 +12,7 @@ from backstay.kernel.features.start import Identity
 from backstay.kernel.machine import Machine
 from backstay.kernel.rows import run_row
 from backstay.kernel.state import Instance
+from backstay.kernel.task import Task
 from backstay.kernel.values import Micros, instance_kind
 from backstay.kernel.views.actions import actions, declared
 from backstay.kernel.views.failures import failures
@@ -30,9 +31,11 @@ def describe(
     commands: list[CommandRecord],
     now: Micros,
     definition: str | None,
+    is_stranded: Callable[[Task], bool] | None,
     deployed: str | None = None,
 ) -> Description:
-    """Describe an instance. `definition`: why its code cannot answer queries; `deployed`: the fingerprint of today's code."""
+    """Describe an instance. `definition`: why its code cannot answer queries; `is_stranded`: whether no live
+    worker could take a task; `deployed`: the fingerprint of today's code."""
     run = instance.run
     if run is None:
         return Description(
@@ -47,10 +50,9 @@ def describe(
     started = run.part(Identity).started
     scheduled = started is not None and instance_kind(started.parent_namespace or "") == "schedule"
     wait = wait_of(instance) if run.is_open else NOTHING
-    stranded = definition is not None and run.routing.compatibility is not None
     own = [command for command in commands if command.run == run.key]
     failed = failures(history, run.run_id)
-    state = liveness(machine, instance, now, stranded)
+    state = liveness(machine, instance, now, is_stranded)
     return Description(
         workflow_id=instance.workflow_id,
         namespace=instance.namespace,

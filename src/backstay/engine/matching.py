@@ -13,15 +13,18 @@ from backstay.engine.lanes import Lanes
 from backstay.engine.leases import Queue, queue_of
 from backstay.engine.parked_polls import ParkedPoll, ParkedPolls
 from backstay.engine.remote_workers import RemoteWorker, RemoteWorkers
-from backstay.engine.workers import Admission, Executor, Inquirer, Lane, SessionGate, lane_of
+from backstay.engine.workers import Admission, Executor, FleetTakers, Inquirer, Lane, SessionGate, lane_of
 from backstay.kernel.state import Run
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import Micros, Routing
+from backstay.kernel.views.facts import Takers
+
+NOBODY = Takers()
 
 
 class Matching:
     """`admission` limits the leases of a queue, `sessions` says which worker may run the activities of a session, and `remote`
-    sends queries to remote workers. Only a server has these three."""
+    sends queries to remote workers, `fleet` knows which of them are alive. Only a server has these four."""
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class Matching:
         admission: Admission | None = None,
         sessions: SessionGate | None = None,
         remote: Inquirer | None = None,
+        fleet: FleetTakers | None = None,
     ) -> None:
         self.executors: list[Executor] = []
         self.manual: Executor | None = None  # the executor that runs tasks by name (`InlineCode.execute`)
@@ -39,6 +43,7 @@ class Matching:
         self.admission = admission
         self.sessions = sessions
         self.remote = remote
+        self.fleet = fleet
 
     def join(self, executor: Executor, *, takes_tasks: bool) -> None:
         """Add a worker of this process. If it takes no tasks, it only runs those that it is asked to run by name."""
@@ -147,6 +152,25 @@ class Matching:
                 for executor in self.executors
             )
         )
+
+    # -- workers that are alive, whether or not they have room
+
+    def takers(self, kind: str, type: str, namespace: str, queue: str, build: str | None) -> Takers:
+        """The live workers that could take a task of this type and build from this queue, here and elsewhere."""
+        elsewhere = NOBODY if self.fleet is None else self.fleet.takers(kind, type, namespace, queue, build)
+        here = [executor for executor in self.executors if executor.alive_on(namespace, queue)]
+        return Takers(
+            on_queue=elsewhere.on_queue + len(here),
+            of_type=elsewhere.of_type + sum(one.runs(kind, type, namespace, queue, None) for one in here),
+            able=elsewhere.able + sum(one.runs(kind, type, namespace, queue, build) for one in here),
+            builds=elsewhere.builds,
+        )
+
+    def is_stranded(self, task: Task) -> bool:
+        """Whether no live worker could take this task."""
+        routing = task.routing
+        found = self.takers(task.kind, task.type, routing.namespace, routing.queue, routing.compatibility)
+        return found.missing is not None
 
     # -- workers that answer queries
 

@@ -62,7 +62,14 @@ class Node:
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
         self.recovery = Recovery(engine, self.lock, Notices(engine, lifecycle), self.sweep, lifecycle)
         self.projector = Projector(engine, lifecycle, active=views)
-        self.api = Api(engine, payloads, exporter, guest=self.lock.guest, unoffered=self.sweep.unoffered)
+        self.api = Api(
+            engine,
+            payloads,
+            exporter,
+            guest=self.lock.guest,
+            unoffered=self.sweep.unoffered,
+            projector=self.projector,
+        )
         self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside)
         self.certificate = Certificate(engine, lifecycle)
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)

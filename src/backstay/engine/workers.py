@@ -10,6 +10,7 @@ from backstay.engine.leases import Queue
 from backstay.kernel.event import Recorded
 from backstay.kernel.session import WorkerSession
 from backstay.kernel.task import Task
+from backstay.kernel.views.facts import ReachedLimit, Takers
 from backstay.protocol.commands import Inquiry
 
 COLD = object()
@@ -105,10 +106,20 @@ class Inquirer(Protocol):
     def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Awaitable[Any]: ...
 
 
+class FleetTakers(Protocol):
+    """The live workers in other processes, by what they can take."""
+
+    def takers(self, kind: str, type: str, namespace: str, queue: str, build: str | None) -> Takers: ...
+
+
 class Admission(Protocol):
     """Limits on how many tasks of a queue are leased to remote workers."""
 
     def admits(self, queue: Queue) -> bool: ...
+    def reached(self, queue: Queue) -> ReachedLimit | None:
+        """The limit that holds the tasks of this queue back now, if there is one."""
+        ...
+
     def promised(self, task_id: str, queue: Queue) -> None:
         """A lease of this queue was decided and is not on disk yet."""
         ...

@@ -7,30 +7,13 @@ from typing import Any, cast
 
 from backstay.codec.errors import PayloadError
 from backstay.codec.values import loads
+from backstay.kernel.spans import span as span
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
 
 WIDEST = 120
 LOOKED_AT = 10_000  # characters of a text that is shortened
 DECODED = 64 << 10  # bytes of a payload that an answer shows in words; a larger one is named by its size
-
-
-def span(length: Micros) -> str:
-    """`3 ms`, `1.25 s`, `2 min 5 s`, `3 h 10 min`, `4 d 2 h`."""
-    if length < 0:
-        return "0 ms"
-    if length < SECOND:
-        milliseconds = length / 1000
-        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
-    seconds = length / SECOND
-    if seconds < 60:
-        return f"{seconds:.2f}".rstrip("0").rstrip(".") + " s"
-    whole = round(seconds)
-    for size, unit, below, smaller in ((86_400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
-        if whole >= size:
-            rest = whole % size // below
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
 
 
 def offset(since: Micros) -> str:

@@ -27,6 +27,7 @@ from backstay.kernel.views.actions import Actions, Declared
 from backstay.kernel.views.failures import FailureView
 from backstay.kernel.views.messages import SignalView, UpdateView
 from backstay.kernel.views.waits import WaitView
+from backstay.kernel.views.why import Why
 
 R = TypeVar("R")
 
@@ -210,6 +211,15 @@ class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):
     run_id: str | None = None
     after: Int64 = 0
     limit: int | None = None
+
+
+class ExplainWorkflow(Request[Why], frozen=True, kw_only=True):
+    """Why a run (the current one unless named) is where it is; with `event`, why that event was recorded."""
+
+    workflow_id: str
+    namespace: str = "default"
+    run_id: str | None = None
+    event: Int64 | None = None
 
 
 class ExportHistory(Request[str], frozen=True, kw_only=True):

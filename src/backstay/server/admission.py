@@ -6,6 +6,7 @@ A full queue delays tasks and loses none. The limits of a queue are looked up in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 from backstay.engine.engine import Engine
 from backstay.engine.leases import Queue
 from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.views.facts import ReachedLimit
 from backstay.server.settings import Override, QueueOverride, Settings
 
 MINUTE = 60 * SECOND
@@ -70,6 +72,29 @@ class QueueAdmission:
         if "per_minute" in full.limit:
             self._come_back(queue)
         return full.limit
+
+    def reached(self, queue: Queue) -> ReachedLimit | None:
+        """The limit that holds the tasks of this queue back now, with the workers whose leases use it up."""
+        full = next((budget for budget in self.budgets(queue) if budget.full), None)
+        if full is None:
+            return None
+        kind, namespace, name = queue
+        wide = "namespace" in full.limit
+        holders = Counter(
+            task.owner or "a worker"
+            for task in self._engine.leases
+            if "leases" in full.limit
+            and task.kind == kind
+            and task.routing.namespace == namespace
+            and (wide or task.routing.queue == name)
+        )
+        return ReachedLimit(
+            name=full.limit,
+            allowed=full.allowed,
+            used=full.used,
+            source=full.source,
+            holders=[f"{owner} ({count})" for owner, count in holders.most_common()],
+        )
 
     def promised(self, task_id: str, queue: Queue) -> None:
         self._promised.setdefault(queue, {})[task_id] = None

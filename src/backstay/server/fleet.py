@@ -8,16 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.kernel.decision import RunRow
+from backstay.kernel.views.facts import Takers
 from backstay.protocol.history import iso
+from backstay.server.rollouts import Rollouts
 from backstay.server.workers import RegisteredWorker, WorkerRegistry
 
 
 class Fleet:
     """`ours`: the compatibility namespace of this server, if it has one."""
 
-    def __init__(self, workers: WorkerRegistry, ours: str | None) -> None:
+    def __init__(self, workers: WorkerRegistry, rollouts: Rollouts, ours: str | None) -> None:
         self._workers = workers
+        self._rollouts = rollouts
         self.ours = ours
+
+    def _drains(self, worker: RegisteredWorker, queue: str) -> bool:
+        return self._rollouts.draining(worker.namespace, queue, worker.build_id)
 
     def of(self, namespace: str) -> list[RegisteredWorker]:
         """The workers of a namespace that belong to the compatibility namespace of this server."""
@@ -30,6 +36,20 @@ class Fleet:
             for worker in self.of(namespace)
             if (queue is None or queue in worker.queues) and not self._workers.stale(worker)
         ]
+
+    def takers(self, kind: str, type: str, namespace: str, queue: str, build: str | None) -> Takers:
+        """The live workers of a queue, and which of them would take a task of this kind, type and build.
+
+        A worker of the published protocol that names no workflow types takes all of them. A build that drains takes nothing.
+        """
+        there = [worker for worker in self.live(namespace, queue) if not self._drains(worker, queue)]
+        of_type = [worker for worker in there if worker.takes(kind, type)]
+        return Takers(
+            on_queue=len(there),
+            of_type=len(of_type),
+            able=sum(build is None or worker.build_id == build for worker in of_type),
+            builds=sorted({worker.build_id for worker in of_type if worker.build_id is not None}),
+        )
 
     def of_run(self, row: RunRow) -> dict[str, Any]:
         """The live workers of the queue of a run, and why none of them takes its work."""

@@ -23,6 +23,7 @@ _MISSING = re.compile(r"Object missing required field `([^`]+)`")
 _STATUS = {
     "instance_not_found": 404,
     "run_not_found": 404,
+    "event_not_found": 404,
     "schedule_not_found": 404,
     "task_not_found": 404,
     "attempt_not_found": 404,

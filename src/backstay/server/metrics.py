@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from backstay.engine.gaps import gaps, stranded_runs
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, run_of
 from backstay.protocol.history import iso
@@ -35,7 +36,7 @@ class Observer:
         failed = [task for task in await server.store.failed() if task.routing.namespace == namespace]
         found = await repair.candidates(server, namespace)
         tasks = self._tasks(ready, leased, failed)
-        blocked = {task.run for task in ready if not self._takers(task)}
+        blocked = stranded_runs(server.engine, ready)
         runs = await self._runs(namespace) | {
             "repair_needed": len({one.workflow for one in found.missing}),
             "claim_failed": len({task.run for task in failed}),
@@ -68,7 +69,7 @@ class Observer:
             "repair": repair.pressure(found, server.settings.task_repair_scan_limit, now),
             "history": await self._history(namespace),
             "workers": self._workers(namespace),
-            "compatibility": {"gaps": self._gaps(namespace)},
+            "compatibility": {"gaps": [gap.view() for gap in gaps(server.engine, namespace)]},
             "backend": self._backend(),
         }
 
@@ -152,14 +153,6 @@ class Observer:
             "oldest_ready_age_ms": _age(waiting, self.server.now),
         }
 
-    def _gaps(self, namespace: str) -> list[dict[str, Any]]:
-        """Queues with work that no live worker takes."""
-        return [
-            {"kind": kind, "task_queue": queue, "ready_count": len(since), "oldest_ready_at": iso(min(since))}
-            for (kind, place, queue), since in self.server.engine.matching.lanes.waiting_since().items()
-            if place == namespace and since and not self.server.questions.alive_on(namespace, queue)
-        ]
-
     async def _history(self, namespace: str) -> dict[str, Any]:
         settings = self.server.settings
         events, size = settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
@@ -200,14 +193,6 @@ class Observer:
             "scopes": scopes,
             "parked_polls": server.parked,
         }
-
-    def _takers(self, task: Task) -> bool:
-        """Whether the task is for any build, or a live worker of its queue has its build."""
-        routing = task.routing
-        return routing.compatibility is None or any(
-            worker.build_id == routing.compatibility and not self.server.workers.stale(worker)
-            for worker in self.server.workers.on(routing.namespace, routing.queue)
-        )
 
     def _backend(self) -> dict[str, Any]:
         """The database of this server, and its capabilities."""

@@ -32,6 +32,7 @@ from backstay.server.published.control import (
     system,
     tokens,
     webhooks,
+    why,
     workers,
     workflows,
 )
@@ -74,6 +75,7 @@ _DECLARED = [
     *detail.ROUTES,
     *commands.ROUTES,
     *retry_now.ROUTES,
+    *why.ROUTES,
     *queries.ROUTES,
     *history.ROUTES,
     *exports.ROUTES,

@@ -83,8 +83,8 @@ class Server:
         self.workers = WorkerRegistry(
             store, world, settings.worker_stale_after_seconds, settings.worker_forgotten_after_seconds
         )
-        self.fleet = Fleet(self.workers, settings.compatibility_namespace)
         self.rollouts = Rollouts(store, lambda: self.worker_links.apply_rollouts())
+        self.fleet = Fleet(self.workers, self.rollouts, settings.compatibility_namespace)
         self.tokens = Tokens(store)
         self.browser_sessions = BrowserSessions(
             store, world.now, settings.session_lifetime_seconds, tls=settings.tls_certificate is not None
@@ -124,6 +124,7 @@ class Server:
                 admission=self.admission if self.admission.limited else None,
                 sessions=self.sessions,
                 remote=self.questions,
+                fleet=self.fleet,
             ),
             define=self._define,
             overdue=settings.task_repair_redispatch_after_seconds * SECOND,

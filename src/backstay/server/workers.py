@@ -75,6 +75,12 @@ class RegisteredWorker(Struct, frozen=True, kw_only=True):
     def workflow_types(self) -> frozenset[str] | None:
         return frozenset(self.supported_workflow_types) or None
 
+    def takes(self, kind: str, type: str) -> bool:
+        """Whether it runs tasks of this kind and type. Our own workers name all that they run."""
+        if kind == "activity":
+            return type in self.supported_activity_types
+        return type in self.supported_workflow_types or not (self.supported_workflow_types or self.task_queues)
+
     @property
     def compatibility(self) -> frozenset[str] | None:
         return None if self.build_id is None else frozenset({self.build_id})

@@ -28,7 +28,6 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
-from backstay.store.figures import FiguresStore
 from backstay.store.views import (
     BlockedPlace,
     InstanceFacts,
@@ -213,7 +212,7 @@ def as_ready(verb: Callable[P, T]) -> Callable[P, Ready[T]]:
     return answer
 
 
-class Store(FiguresStore, Protocol):
+class Store(Protocol):
     """What an engine asks of a database. Reads see committed state only."""
 
     shared: bool
@@ -320,6 +319,10 @@ class Store(FiguresStore, Protocol):
 
     def count_by_status(self, namespace: str) -> Awaitable[list[StatusCount]]: ...
 
+    def count_states(self, namespace: str) -> Awaitable[tuple[dict[str, int], int]]:
+        """How many open runs are in each state, as stored views say it, and how many there are."""
+        ...
+
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
         """How many events of each type the histories of open runs have."""
         ...
@@ -336,6 +339,10 @@ class Store(FiguresStore, Protocol):
 
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
         """The record of an earlier command with this request id."""
+        ...
+
+    def last_command(self, workflow: int, command_type: str) -> Awaitable[CommandRecord | None]:
+        """The record of the newest command of this type."""
         ...
 
     def sends(self, after: int, limit: int) -> Awaitable[list[StoredSend]]:

@@ -6,7 +6,7 @@ chain ends.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -20,7 +20,6 @@ from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store import HistorySizes, Loaded, Located, Ready, RegistryEntry, StatusCount, StoredSend, rows
 from backstay.store.counting import RunCounts, count, ready_groups, suggest
-from backstay.store.figures import Figures
 from backstay.store.rows import Row
 from backstay.store.search import SearchedRuns, Steps, search
 from backstay.store.search_conditions import Dialect, is_possible, possible
@@ -44,7 +43,7 @@ Found = Sequence[Row]
 _EVERYTHING = 1 << 62
 
 
-class Reading(Figures):
+class Reading(ABC):
     """The methods of a store that are one query each. A dialect implements `_ask`."""
 
     _kinds: Kinds
@@ -165,6 +164,14 @@ class Reading(Figures):
             lambda found: [StatusCount(status, bool(kept), runs) for status, kept, runs in found],
         )
 
+    def count_states(self, namespace: str) -> Awaitable[tuple[dict[str, int], int]]:
+        def shape(found: Found) -> tuple[dict[str, int], int]:
+            counts = {str(state): int(runs) for state, runs in found}
+            total = counts.pop("", 0)
+            return counts, total
+
+        return self._ask("count_states", (namespace, namespace), shape)
+
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
         return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})
 
@@ -182,6 +189,10 @@ class Reading(Figures):
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
         asked = (workflow, command_type, request_id)
         return self._ask("command_by_request", asked, lambda found: rows.command(found[0]) if found else None)
+
+    def last_command(self, workflow: int, command_type: str) -> Awaitable[CommandRecord | None]:
+        asked = (workflow, command_type)
+        return self._ask("last_command", asked, lambda found: rows.command(found[0]) if found else None)
 
     def sends(self, after: int, limit: int) -> Awaitable[list[StoredSend]]:
         return self._ask("sends", (after, limit), lambda found: [StoredSend(*row) for row in found])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from backstay.kernel.agenda import wake_is_late
@@ -73,8 +74,10 @@ def _buffered(instance: Instance, kind: type[Event], field: str) -> list[str]:
     return [getattr(event, field) for event, _ in instance.buffered_events if isinstance(event, kind)]
 
 
-def liveness(machine: Machine, instance: Instance, now: Micros, stranded: bool = False) -> str:
-    """The liveness state of a run. `stranded`: no live worker has the build that the run is pinned to."""
+def liveness(
+    machine: Machine, instance: Instance, now: Micros, is_stranded: Callable[[Task], bool] | None = None
+) -> str:
+    """The liveness state of a run. `is_stranded`: whether no live worker could take a task, by its queue, type and build."""
     run = instance.current
     if not run.is_open:
         return "closed"
@@ -90,8 +93,10 @@ def liveness(machine: Machine, instance: Instance, now: Micros, stranded: bool =
     if wake_is_late(instance.next_wake, expected.next_wake):
         return "repair_needed"
     tasks = sorted(instance.tasks.values(), key=lambda t: (t.state != "leased", t.available_at))
-    if stranded and any(task.state == "ready" and task.is_due(now) for task in tasks):
-        return f"{tasks[0].kind}_task_waiting_for_compatible_worker"
+    if is_stranded is not None:
+        for task in tasks:
+            if task.state == "ready" and task.is_due(now) and is_stranded(task):
+                return f"{task.kind}_task_waiting_for_compatible_worker"
     if any(task.until is not None and task.until <= now for task in tasks):
         return "repair_needed"
     activities = [task for task in tasks if task.kind == "activity"]

@@ -74,6 +74,7 @@ class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int | None = None  # that it may have
     last_error: str | None = None
     blocked_reason: str | None = None  # of the contract: history_shape_mismatch and others
+    pause_reason: str | None = None
     step: int | None = None  # the step that it waits for
     steps: int = 0  # how many of its steps are open
     task_problem: bool = False
@@ -146,9 +147,11 @@ def _open(machine: Machine, instance: Instance, run: Run) -> dict[str, Any]:
     failing = [one for one in run.part(Activities).open.values() if one.error is not None]
     state = _state(run, liveness_state, wait, tasks)
     since, until = about.since, about.until
+    paused = None
     if state == "paused":
         entry = run.part(pause.Paused).entry
         since = run.last_at if entry is None else entry.at
+        paused = None if entry is None else getattr(entry.event, "reason", None)
     elif state == "working" and task is not None:
         since, until = task.leased_at or task.created_at, about.until
     elif state in ("ready", "blocked", "retrying") and task is not None:
@@ -185,6 +188,7 @@ def _open(machine: Machine, instance: Instance, run: Run) -> dict[str, Any]:
         "attempts": about.attempts if shown is None else shown.policy.max_attempts,
         "last_error": error,
         "blocked_reason": None if block is None else block.reason,
+        "pause_reason": paused,
         "step": about.step,
         "steps": _steps(run),
         "task_problem": lost or any(_is_problem(one) for one in tasks if one.kind == "workflow"),

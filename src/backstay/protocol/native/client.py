@@ -27,6 +27,7 @@ from backstay.kernel.features.repair import Repaired
 from backstay.kernel.features.schedule import Schedule, ScheduleReply
 from backstay.kernel.features.signal_with_start import SignalWithStartReply
 from backstay.kernel.features.start import ReserveReply, StartReply
+from backstay.kernel.views.why import Why
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.protocol import schedules, streams
@@ -168,6 +169,7 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     ask.DescribeWorkflow: ask.Description,
     ask.ListWorkflows: list[RunRow],
     ask.ExportHistory: str,
+    ask.ExplainWorkflow: Why,
     tell.SignalWorkflow: CommandReply,
     tell.SignalWithStart: SignalWithStartReply,
     tell.AppendMessage: MessageReply,

@@ -9,6 +9,7 @@ from backstay.codec.values import loads
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.reconcile import Reconciled
+from backstay.kernel.views.why import Why
 from backstay.protocol import commands as tell
 from backstay.protocol import rejections
 from backstay.protocol import requests as ask
@@ -242,6 +243,13 @@ class AsyncHandle(Generic[R]):
     async def unpause(self, reason: str | None = None) -> str:
         """Hand out the tasks of a paused run again."""
         return accept(await self._client.call(tell.UnpauseWorkflow(**self._saying(reason)))).outcome or ""
+
+    async def why(self, *, event: int | None = None) -> Why:
+        """Why the run is where it is: a sentence, what happens by itself, and what would help. With `event`, why that
+        event of its history was recorded."""
+        return await self._client.call(
+            ask.ExplainWorkflow(workflow_id=self.id, namespace=self._client.namespace, run_id=self._only, event=event)
+        )
 
     async def retry_now(self, activity_execution_id: str | None = None, reason: str | None = None) -> str:
         """Try an activity that backs off again now; without an id, every activity of the run that backs off."""

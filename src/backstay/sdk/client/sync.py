@@ -16,6 +16,7 @@ from backstay.codec.exceptions import Exceptions
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.reconcile import Reconciled
+from backstay.kernel.views.why import Why
 from backstay.protocol import requests as ask
 from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinition
 from backstay.sdk.author.durations import Duration
@@ -211,6 +212,11 @@ class Handle(Generic[R]):
     def unpause(self, reason: str | None = None) -> str:
         """Hand out the tasks of a paused run again."""
         return self._bridge.run(self._handle.unpause(reason))
+
+    def why(self, *, event: int | None = None) -> Why:
+        """Why the run is where it is: a sentence, what happens by itself, and what would help. With `event`, why that
+        event of its history was recorded."""
+        return self._bridge.run(self._handle.why(event=event))
 
     def retry_now(self, activity_execution_id: str | None = None, reason: str | None = None) -> str:
         """Try an activity that backs off again now; without an id, every activity of the run that backs off."""

@@ -29,6 +29,14 @@ from command
 where workflow = ?
 order by rowid
 
+-- name: last_command
+select sequence, request_id, command_type, body
+from command
+where workflow = ?
+  and command_type = ?
+order by rowid desc
+limit 1
+
 -- name: keep
 insert or replace into registry (kind, namespace, name, body)
 values (?, ?, ?, ?)
@@ -100,9 +108,9 @@ values
   (?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_task
-insert or replace into task (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
+insert or replace into task (workflow, id, state, available_at, body)
 values
-  (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  (?, ?, ?, ?, ?)
 
 -- name: drop_task
 delete from task

@@ -66,19 +66,7 @@ class Rows:
                 task = change.task
                 if task is not None:
                     key = decision.instance.key
-                    routing = task.routing
-                    puts += (
-                        key,
-                        change.task_id,
-                        task.state,
-                        task.available_at,
-                        bytearray(encode(task)),
-                        routing.namespace,
-                        routing.queue,
-                        task.kind,
-                        task.type,
-                        routing.compatibility or "",
-                    )
+                    puts += (key, change.task_id, task.state, task.available_at, bytearray(encode(task)))
                 elif change.stored:
                     self.drops.append((decision.instance.key, change.task_id))
             if decision.runs:

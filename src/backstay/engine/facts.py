@@ -1,0 +1,48 @@
+"""The facts of this moment about runs: what the workers, the limits and the engine say about their next tasks."""
+
+from __future__ import annotations
+
+from backstay.engine.engine import Engine
+from backstay.engine.leases import Queue
+from backstay.kernel.views.facts import UNKNOWN_TAKERS, Facts, ReachedLimit, Takers
+from backstay.kernel.views.summary import RunSummary
+
+_Lane = tuple[str, str, str, str, str | None]
+
+
+class FactFinder:
+    """Finds the facts about runs for one answer. It remembers what it has found, so it is used once and dropped.
+
+    `has_engine`: whether any process is the engine of the database, if this one is not.
+    """
+
+    def __init__(self, engine: Engine, *, has_engine: bool = True) -> None:
+        self._matching = engine.matching
+        self._here = engine.holder
+        down = engine.holder and engine.down is not None
+        self._plain = Facts(engine="down" if down else "here" if self._here else "elsewhere" if has_engine else "none")
+        self._takers: dict[_Lane, Takers] = {}
+        self._limits: dict[Queue, ReachedLimit | None] = {}
+
+    def of(self, summary: RunSummary) -> Facts:
+        """The facts about a run. Only a run whose next task is ready has any besides those about the engine."""
+        kind, type = summary.next_task_kind, summary.next_task_type
+        if summary.next_task_state != "ready" or kind is None or type is None:
+            return self._plain
+        takers = self._who_takes((kind, type, summary.namespace, summary.queue, summary.build))
+        limit = self._limit((kind, summary.namespace, summary.queue))
+        return Facts(engine=self._plain.engine, takers=takers, limit=limit)
+
+    def _who_takes(self, lane: _Lane) -> Takers:
+        found = self._takers.get(lane)
+        if found is None:
+            found = self._takers[lane] = self._matching.takers(*lane) if self._here else UNKNOWN_TAKERS
+        return found
+
+    def _limit(self, queue: Queue) -> ReachedLimit | None:
+        admission = self._matching.admission
+        if admission is None or not self._here:
+            return None
+        if queue not in self._limits:
+            self._limits[queue] = admission.reached(queue)
+        return self._limits[queue]

@@ -1,0 +1,98 @@
+"""Gaps of the fleet: ready tasks that no live worker could take, by queue, kind, type and build."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import Struct
+
+from backstay.engine.engine import Engine
+from backstay.engine.workers import Lane, lane_of
+from backstay.kernel.task import Task
+from backstay.kernel.values import Micros
+from backstay.kernel.views.facts import Takers
+from backstay.protocol.history import iso
+
+
+class FleetGap(Struct, frozen=True, kw_only=True):
+    """Tasks that wait for a worker that does not exist. `missing`: what no live worker has: the queue, the type or the build."""
+
+    kind: str
+    queue: str
+    type: str
+    build: str | None
+    missing: str
+    count: int
+    oldest: Micros
+    live_builds: list[str] = []
+
+    @property
+    def message(self) -> str:
+        tasks = f"{self.count} ready {self.kind} task{'' if self.count == 1 else 's'} of {self.type}"
+        if self.missing == "queue":
+            return f"queue {self.queue!r}: no live worker takes {tasks}; start a worker of that queue"
+        if self.missing == "type":
+            return (
+                f"queue {self.queue!r}: no live worker runs {self.kind} {self.type!r} ({tasks}); register it with a worker"
+                " of that queue"
+            )
+        return f"queue {self.queue!r}: no live worker has build {self.build!r} ({tasks}); start a worker of that build"
+
+    def view(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "task_queue": self.queue,
+            "type": self.type,
+            "compatibility": self.build,
+            "missing": self.missing,
+            "live_builds": self.live_builds,
+            "ready_count": self.count,
+            "oldest_ready_at": iso(self.oldest),
+        }
+
+
+def gaps(engine: Engine, namespace: str) -> list[FleetGap]:
+    """The gaps of a namespace, the oldest first. Tasks that wait are in memory: it costs as much as there are lanes."""
+    matching = engine.matching
+    found: list[FleetGap] = []
+    if not engine.holder:
+        return []
+    for lane, count, oldest in matching.lanes.waiting_by_lane():
+        if lane.namespace != namespace:
+            continue
+        takers = _takers(engine, lane)
+        if takers.missing is not None:
+            found.append(
+                FleetGap(
+                    kind=lane.kind,
+                    queue=lane.queue,
+                    type=lane.type,
+                    build=lane.compatibility,
+                    missing=takers.missing,
+                    count=count,
+                    oldest=oldest,
+                    live_builds=takers.builds,
+                )
+            )
+    return sorted(found, key=lambda gap: gap.oldest)
+
+
+def stranded_runs(engine: Engine, tasks: Iterable[Task]) -> set[int]:
+    """The runs of those tasks that are due and that no live worker could take."""
+    known: dict[Lane, bool] = {}
+    runs: set[int] = set()
+    now = engine.world.now()
+    for task in tasks:
+        if task.state != "ready" or not task.is_due(now):
+            continue
+        lane = lane_of(task)
+        if lane not in known:
+            known[lane] = _takers(engine, lane).missing is not None
+        if known[lane]:
+            runs.add(task.run)
+    return runs
+
+
+def _takers(engine: Engine, lane: Lane) -> Takers:
+    return engine.matching.takers(lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility)

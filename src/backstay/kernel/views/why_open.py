@@ -1,0 +1,344 @@
+"""Why an open run is where it is: one rule for each situation, and the first that has something to say counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from msgspec import Struct
+
+from backstay.kernel.spans import utc, whole_span
+from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.views.facts import Facts, ReachedLimit, Takers
+from backstay.kernel.views.summary import RunSummary
+
+Tone = Literal["info", "good", "warning", "danger", "paused"]
+
+LATE = 10 * SECOND  # after this, a wake that has passed and a lease that has ended are overdue
+LONG_READY = 60 * SECOND  # after this, a task that waits although workers live is worth a look
+QUOTED = 120
+
+
+class HelpfulAction(Struct, frozen=True, kw_only=True):
+    """The one action that lets the run go on. `target`: the signal, activity, child or run that it is about."""
+
+    verb: str
+    label: str
+    allowed: bool = True
+    reason: str | None = None  # why a button cannot do it
+    target: str | None = None
+
+
+class Said(NamedTuple):
+    """The part of an answer that depends on the situation."""
+
+    verb: str
+    tone: Tone
+    sentence: str
+    since: Micros
+    until: Micros | None = None
+    by_itself: str | None = None
+    action: HelpfulAction | None = None
+    attention: str | None = None
+
+
+def explain_open(summary: RunSummary, facts: Facts, now: Micros) -> Said:
+    said = next(found for rule in _RULES if (found := rule(summary, facts, now)) is not None)
+    if facts.engine == "none":
+        return said._replace(
+            verb="needs_engine",
+            tone="warning" if said.tone == "info" else said.tone,
+            sentence=f"{said.sentence} No process runs this database now, so nothing moves.",
+            by_itself=None,
+            action=_not_here("start_engine", "Start an engine", "start a server, your program or `dw dev FILE`"),
+        )
+    if facts.engine == "down":
+        return said._replace(
+            verb="needs_database",
+            tone="danger",
+            sentence=f"{said.sentence} The database cannot commit now, so nothing moves.",
+            by_itself="the engine tries again every second",
+            action=_not_here("restore_database", "Restore the database", "see the log of the server"),
+        )
+    return said
+
+
+def quoted(text: str | None, most: int = QUOTED) -> str:
+    """Text of unknown length and content as part of a sentence."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text or "").split())
+    return f"“{line if len(line) <= most else line[: most - 1] + '…'}”"
+
+
+def _not_here(verb: str, label: str, how: str) -> HelpfulAction:
+    return HelpfulAction(verb=verb, label=label, allowed=False, reason=how)
+
+
+# -- the situations of an open run: the first rule that has something to say counts
+
+
+def _paused(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
+    if summary.state != "paused":
+        return None
+    by = f" by {facts.paused_by}" if facts.paused_by else ""
+    why = f": {quoted(facts.pause_reason)}" if facts.pause_reason else ""
+    sentence = f"Paused {whole_span(now - summary.since)} ago{by}{why}."
+    itself = "what happens meanwhile is recorded, and deadlines go on"
+    return Said(
+        "paused",
+        "paused",
+        sentence,
+        summary.since,
+        None,
+        itself,
+        HelpfulAction(verb="unpause", label="Let it go on"),
+    )
+
+
+def _lost(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
+    """A row that history expects is missing, or a wake was lost."""
+    if summary.liveness_state == "activity_running_without_task":
+        sentence = f"{_activity(summary)} is running, but its task is missing."
+        itself = "its report counts all the same, and the next sweep restores the task"
+        return Said("needs_repair", "warning", sentence, summary.since, None, itself, REPAIR, "repair_needed")
+    if summary.liveness_state != "repair_needed":
+        return None
+    sentence = f"Nothing would wake it: {_what_is_lost(summary)} is missing, which its history expects."
+    itself = "the sweep restores it, within seconds on a busy engine and within 5 min on an idle one"
+    return Said("needs_repair", "danger", sentence, summary.since, None, itself, REPAIR, "repair_needed")
+
+
+def _what_is_lost(summary: RunSummary) -> str:
+    return {
+        "activity": f"the task of activity {summary.wait_name}",
+        "timer": "the wake of its timer",
+        "update": "the workflow task for its update",
+        "signal": "the workflow task for its signal",
+        "child": "the workflow task for the end of its child",
+    }.get(summary.wait_kind or "", "its workflow task or wake")
+
+
+def _blocked(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
+    if summary.state != "blocked":
+        return None
+    block = facts.block
+    where = f" at step {block.workflow_sequence}" if block is not None and block.workflow_sequence is not None else ""
+    what = _BLOCKS.get(summary.blocked_reason or "", "its code cannot go on")
+    sentence = f"Blocked for {whole_span(now - summary.since)}: {what}{where}: {quoted(summary.last_error)}."
+    code = f" than {block.fingerprint[:16]}" if block is not None and block.fingerprint else ""
+    itself = f"it is tried again when a worker with another definition{code} connects"
+    return Said("blocked", "danger", sentence, summary.since, None, itself, REPAIR, "blocked")
+
+
+_BLOCKS = {
+    "history_shape_mismatch": "its code no longer fits its history",
+    "workflow_deadline_exceeded": "its code ran too long without waiting and was interrupted",
+    "workflow_task_crashed": "its code was begun ten times in a row by workers that then were gone",
+}
+
+
+def _overdue(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
+    """Something should have happened by now: the lease of its task has ended, or its wake has passed."""
+    lease = summary.next_task_lease_expires_at
+    if summary.next_task_state == "leased" and lease is not None and now - lease > LATE:
+        sentence = (
+            f"{summary.next_task_owner} took {_task(summary)} and did not report:"
+            f" its lease ended {whole_span(now - lease)} ago."
+        )
+        itself = "the engine takes the task back and offers it again"
+        return Said("overdue", "warning", sentence, lease, None, itself, REPAIR, "overdue")
+    wake = summary.wake
+    if wake is None or now - wake <= LATE or facts.engine not in ("here", "elsewhere"):
+        return None
+    sentence = f"It was to go on {whole_span(now - wake)} ago, and has not: {_waits(summary)}."
+    itself = "the engine catches up as soon as it can"
+    return Said("overdue", "warning", sentence, wake, None, itself, REPAIR, "overdue")
+
+
+def _working(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
+    if summary.next_task_state != "leased":
+        return None
+    since = summary.since
+    where = f" at {summary.next_task_owner}" if summary.next_task_owner else ""
+    if summary.next_task_kind == "workflow":
+        about = f"for update {summary.wait_name} " if summary.wait_kind == "update" and summary.wait_name else ""
+        sentence = f"Its code runs {about}for {whole_span(now - since)}{where}."
+        lease = summary.next_task_lease_expires_at
+        itself = None if lease is None else f"its lease ends at {utc(lease, now)} unless the worker renews it"
+        return Said("runs_code", "info", sentence, since, lease, itself)
+    tries = _of(summary)
+    sentence = f"Activity {summary.next_task_type} runs for {whole_span(now - since)}{where}{tries}{_others(summary)}."
+    failed = f" Its last attempt failed with {quoted(summary.last_error)}." if summary.last_error else ""
+    until = summary.wait_until
+    itself = None if until is None else f"it times out at {utc(until, now)}"
+    tone: Tone = "warning" if summary.last_error else "info"
+    return Said("runs_activity", tone, sentence + failed, since, until, itself)
+
+
+def _tries_again(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
+    """Its next task has to wait for its time: a backoff, a delayed start, a task that failed."""
+    at = summary.next_task_at
+    if summary.next_task_state == "failed":
+        soon = "soon" if at is None or at <= now else f"in {whole_span(at - now)}"
+        sentence = f"Its workflow task failed with {quoted(summary.last_error)} and is tried again {soon}."
+        return Said(
+            "tries_again", "warning", sentence, summary.since, at, f"it is tried again {soon}", REPAIR, "retrying"
+        )
+    if summary.state != "retrying" or at is None or at <= now:
+        return None
+    pause = whole_span(at - now)
+    if summary.next_task_kind == "workflow":
+        itself = f"it begins at {utc(at, now)}"
+        return Said("begins_later", "info", f"Begins in {pause}.", summary.since, at, itself)
+    of = f" {summary.attempt} of {summary.attempts} times" if summary.attempts else f" {_times(summary.attempt)}"
+    last = f", last with {quoted(summary.last_error)}" if summary.last_error else ""
+    sentence = f"Tries again in {pause}: {summary.next_task_type} has failed{of}{last}{_others(summary)}."
+    return Said(
+        "tries_again",
+        "warning",
+        sentence,
+        summary.since,
+        at,
+        f"attempt {summary.attempt + 1} begins at {utc(at, now)}",
+        HelpfulAction(verb="retry_now", label="Try now", target=_execution(summary)),
+        "retrying",
+    )
+
+
+def _execution(summary: RunSummary) -> str | None:
+    """The activity that the next task is of, if that is what the run waits for."""
+    return summary.resume_source_id if summary.resume_source_kind == "activity_execution" else None
+
+
+def _ready(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
+    if summary.next_task_state != "ready":
+        return None
+    at = summary.next_task_at or summary.since
+    task, waited, queue = _task(summary), whole_span(now - at), summary.queue
+    takers, limit = facts.takers, facts.limit
+    missing = takers.missing
+    if missing is not None:
+        sentence, how = _no_worker(summary, takers, missing, task, waited)
+        action = _not_here("start_worker", "Start a worker", how)
+        itself = "it goes on when such a worker connects"
+        return Said("needs_worker", "warning", sentence, at, None, itself, action, "no_worker")
+    if limit is not None:
+        sentence = (
+            f"{task} waits for {waited}: queue {queue!r} has reached {limit.name}"
+            f" ({limit.used} of {limit.allowed}, {limit.source}){_held_by(limit)}."
+        )
+        itself = (
+            "it goes on when the next minute begins"
+            if "per_minute" in limit.name
+            else "it goes on when one of those leases ends"
+        )
+        action = _not_here("raise_limit", "Raise the limit", f"set {limit.name} of queue {queue!r} higher")
+        return Said("throttled", "warning", sentence[0].upper() + sentence[1:], at, None, itself, action, "throttled")
+    who = (
+        "of a worker" if not takers.known else "of its only worker" if takers.able == 1 else f"of {takers.able} workers"
+    )
+    sentence = f"{task} waits for {waited} for a free slot {who} on queue {queue!r}."
+    tone: Tone = "warning" if now - at > LONG_READY else "info"
+    itself = "it goes to the next worker that is free"
+    return Said("queued", tone, sentence[0].upper() + sentence[1:], at, None, itself)
+
+
+def _no_worker(summary: RunSummary, takers: Takers, missing: str, task: str, waited: str) -> tuple[str, str]:
+    """The sentence about a task that no live worker can take, and how to get one that can."""
+    queue, kind, type = summary.queue, summary.next_task_kind, summary.next_task_type
+    if missing == "queue":
+        sentence = f"No live worker serves queue {queue!r}; {task} has waited for {waited}."
+        return sentence, f"start a worker of queue {queue!r} with {kind} {type}"
+    there = "1 worker serves" if takers.on_queue == 1 else f"{takers.on_queue} workers serve"
+    if missing == "type":
+        sentence = f"{there} queue {queue!r}, none of them runs {kind} {type}; {task} has waited for {waited}."
+        return sentence, f"register {kind} {type} with a worker of queue {queue!r}"
+    live = ", ".join(takers.builds[:3]) or "unversioned"
+    sentence = (
+        f"It is pinned to build {summary.build}, and no live worker of queue {queue!r} has that"
+        f" (live: {live}); {task} has waited for {waited}."
+    )
+    return sentence, f"start a worker of queue {queue!r} with build {summary.build}"
+
+
+def _held_by(limit: ReachedLimit) -> str:
+    if not limit.holders:
+        return ""
+    more = f" and {len(limit.holders) - 3} others" if len(limit.holders) > 3 else ""
+    return f"; held by {', '.join(limit.holders[:3])}{more}"
+
+
+def _waiting(summary: RunSummary, facts: Facts, now: Micros) -> Said:
+    since, until = summary.wait_since or summary.since, summary.wait_until
+    itself = None if until is None else f"it goes on without at {utc(until, now)}"
+    limit = "" if until is None else f"; it gives up in {whole_span(until - now)}"
+    waited, name = whole_span(now - since), summary.wait_name
+    match summary.wait_kind:
+        case "timer":
+            at = until if until is not None else now
+            sentence = f"Sleeps for another {whole_span(at - now)}, until {utc(at, now)}{_others(summary)}."
+            return Said("sleeps", "info", sentence, since, until, f"its timer fires at {utc(at, now)}")
+        case "signal":
+            sentence = f"Waits for signal {name} for {waited}{limit}{_others(summary)}."
+            act = HelpfulAction(verb="signal", label=f"Send signal {name}", target=name)
+        case "condition":
+            named = f" {quoted(name)}" if name else ""
+            sentence = f"Waits for {waited} until its condition{named} holds{limit}{_others(summary)}."
+            act = HelpfulAction(verb="signal", label="Send it a signal or an update")
+        case "update":
+            sentence = f"Update {name or 'of its caller'} is accepted and waits for the code of the run."
+            act = None
+        case "child":
+            sentence = f"Waits for child {name} for {waited}{_others(summary)}."
+            act = HelpfulAction(verb="open_child", label="Look at the child", target=name)
+        case "activity":
+            sentence = f"{_activity(summary)} waits for its place in its group, for {waited}."
+            act = None
+        case _:
+            sentence, act = f"Waits for {waited}.", None
+    return Said(f"waits_for_{summary.wait_kind or 'input'}", "info", sentence, since, until, itself, act)
+
+
+_RULES: tuple[Callable[[RunSummary, Facts, Micros], Said | None], ...] = (
+    _paused,
+    _lost,
+    _blocked,
+    _overdue,
+    _working,
+    _tries_again,
+    _ready,
+    _waiting,
+)
+
+REPAIR = HelpfulAction(verb="repair", label="Repair now")
+
+
+# -- words
+
+
+def _waits(summary: RunSummary) -> str:
+    kind = summary.wait_kind or "its next task"
+    return f"it waits for {kind}" + (f" {summary.wait_name}" if summary.wait_name else "")
+
+
+def _activity(summary: RunSummary) -> str:
+    return f"Attempt {summary.attempt} of activity {summary.wait_name or summary.next_task_type}"
+
+
+def _task(summary: RunSummary) -> str:
+    what = "activity" if summary.next_task_kind == "activity" else "the workflow task of"
+    return f"{what} {summary.next_task_type}"
+
+
+def _of(summary: RunSummary) -> str:
+    if summary.attempts is None or summary.attempts == 1:
+        return f", attempt {summary.attempt}" if summary.attempt > 1 else ""
+    return f", attempt {summary.attempt} of {summary.attempts}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _others(summary: RunSummary) -> str:
+    others = summary.steps - 1
+    return "" if others < 1 else "; 1 other step is open" if others == 1 else f"; {others} other steps are open"
