@@ -124,7 +124,9 @@ class Rows:
         )
         body = msgspec.json.encode(forged)
         row = (forged.workflow, forged.id, forged.state, forged.available_at, body)
-        if self._also(("insert or replace into task values (?, ?, ?, ?, ?)", row)):
+        if self._also(
+            ("insert or replace into task (workflow, id, state, available_at, body) values (?, ?, ?, ?, ?)", row)
+        ):
             self._sim.disk.put_task(forged)
             self._sabotaged(task.workflow, f"the row of task {task.id} is falsified: {forged.state} {forged.id}")
 

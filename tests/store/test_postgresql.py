@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 
 from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.values import Routing
 from backstay.store import ALL, Applied, IncompatibleStore, RunFilter, StoreError, Unavailable
 from backstay.store.opening import open_store
 from backstay.store.postgresql import PostgresqlStore, writer
@@ -25,7 +26,8 @@ from backstay.store.sql import Migration, migrations
 from ..kernel.given import MACHINE
 from ..postgresql import with_schema
 from .conformance import Alone, Processes, Shared, instances, stale
-from .instances import StoredFlow, applied, apply, expected, stored
+from .figures import Counted
+from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .proxy import Fault, Proxy, proxied
 from .searching import Searching
 
@@ -105,7 +107,7 @@ def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
     runner.run(handles.close())
 
 
-class TestServer(Alone, Shared, Searching):
+class TestServer(Alone, Shared, Counted, Searching):
     pass
 
 
@@ -417,6 +419,20 @@ async def test_a_migration_goes_forward_and_keeps_what_is_there(fresh: Handles) 
     assert await stored(store, instance) == expected(instance)
     with pytest.raises(IncompatibleStore, match=rf"has schema {len(newer)}, .* knows up to {len(steps)}; upgrade"):
         await fresh.open()
+
+
+async def test_tasks_of_an_older_version_are_counted_too(fresh: Handles) -> None:
+    store = await fresh.open()
+    (instance,) = instances(1, routing=Routing(queue="q", compatibility="b1"))
+    await applied(store, instance)
+    counted = await store.waiting_tasks("default", instant(100))
+    assert [(group.queue, group.kind, group.type, group.build) for group in counted] == [
+        ("q", "workflow", "order", "b1")
+    ]
+    await fresh.sql("update task set namespace = '', queue = '', kind = '', type = '', build = ''")
+    (script,) = [step.script for step in migrations("backstay.store.postgresql") if step.name == "overview"]
+    await fresh.sql(script[script.index("create function") : script.index("create index task_waiting")])
+    assert await store.waiting_tasks("default", instant(100)) == counted
 
 
 async def test_a_schema_made_by_other_migrations_is_refused(fresh: Handles) -> None:

@@ -70,7 +70,12 @@ async def plan(connection: Any, statement: str, parameters: int) -> str:
 @pytest.mark.parametrize("name", QUERIES)
 def test_every_query_is_used(name: str) -> None:
     native = Path(dialect.__file__).parent
-    code = [*native.glob("*.py"), native.parent / "reading.py", native.parent / "views.py"]
+    code = [
+        *native.glob("*.py"),
+        native.parent / "reading.py",
+        native.parent / "views.py",
+        native.parent / "figures.py",
+    ]
     # The statements of the views are named after them.
     spelt = {f'"{name}"', *(f'"{name.removesuffix(view)}{{view}}"' for view in VIEWS if name.endswith(view))}
     assert any(one in place.read_text(encoding="utf-8") for place in code for one in spelt)

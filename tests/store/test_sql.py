@@ -43,6 +43,19 @@ HOT = {
     "forget_notices": "INTEGER PRIMARY KEY",
 }
 
+COUNTED = {
+    "count_states": "COVERING INDEX summary_state",
+    "ready_runs": "COVERING INDEX summary_ready",
+    "open_builds": "COVERING INDEX run_build",
+    "attention_counts": "COVERING INDEX summary_attention",
+    "waiting_tasks": "COVERING INDEX task_waiting",
+    "wakes": "COVERING INDEX workflow_wake",
+    "overdue": "COVERING INDEX workflow_wake",
+    "started_and_ended": "PRIMARY KEY",
+    "durations": "PRIMARY KEY",
+    "schedule_counts": "run_status",
+}  # what an overview asks for
+
 
 @pytest.fixture
 def connection() -> Iterator[sqlite3.Connection]:
@@ -79,7 +92,12 @@ def test_no_query_numbers_its_parameters(name: str) -> None:
 @pytest.mark.parametrize("name", QUERIES)
 def test_every_query_is_used(name: str) -> None:
     native = Path(dialect.__file__).parent
-    places = [*native.glob("*.py"), native.parent / "reading.py", native.parent / "views.py"]
+    places = [
+        *native.glob("*.py"),
+        native.parent / "reading.py",
+        native.parent / "views.py",
+        native.parent / "figures.py",
+    ]
     # The statements of the views are named after them.
     spelt = {f'"{name}"', *(f'"{name.removesuffix(view)}{{view}}"' for view in VIEWS if name.endswith(view))}
     assert any(one in place.read_text(encoding="utf-8") for place in places for one in spelt)
@@ -92,6 +110,13 @@ def test_a_hot_query_goes_through_its_index_and_sorts_nothing(connection: sqlite
     # What is scanned is at most the list that was asked for.
     assert not [step for step in steps if step.startswith("SCAN") and "VIRTUAL TABLE" not in step], steps
     assert not [step for step in steps if "TEMP B-TREE" in step], steps
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_an_overview_counts_by_an_index(connection: sqlite3.Connection, name: str) -> None:
+    steps = plan(connection, QUERIES[name])
+    assert any(re.search(rf"SEARCH \w+ USING .*\b{COUNTED[name]}\b", step) for step in steps), steps
+    assert not [step for step in steps if re.match(r"SCAN (run|workflow|task|tally)", step)], steps
 
 
 def test_the_sweep_counts_tasks_by_their_key(connection: sqlite3.Connection) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from backstay.kernel.features.activity import ScheduleActivity
+from backstay.kernel.values import Routing
 from backstay.store import ALL, Applied, IncompatibleStore, StoreError, Unavailable
 from backstay.store.sql import Migration, migrations
 from backstay.store.sqlite import SqliteStore, connection
@@ -26,7 +27,8 @@ from backstay.store.sqlite.writer import Offload
 from ..kernel.given import MACHINE
 from .children import child, hear
 from .conformance import Alone, Processes, Shared, instances
-from .instances import StoredFlow, applied, apply, expected, stored
+from .figures import Counted
+from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .seam import connection_of
 from .searching import Searching
 
@@ -68,7 +70,7 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared, Processes, Searching):
+class TestFile(Alone, Shared, Counted, Processes, Searching):
     @pytest.fixture
     def database(self, file: Handles) -> Handles:
         return file
@@ -285,6 +287,20 @@ def test_a_migration_that_fails_changes_nothing(file: Handles) -> None:
         assert not connection.in_transaction
     assert file.ask("select name, sql from sqlite_master") == before
     assert file.ask("pragma user_version") == [(len(steps),)]
+
+
+async def test_tasks_of_an_older_version_are_counted_too(file: Handles) -> None:
+    store = file.opened()
+    (instance,) = instances(1, routing=Routing(queue="q", compatibility="b1"))
+    await applied(store, instance)
+    counted = await store.waiting_tasks("default", instant(100))
+    assert [(group.queue, group.kind, group.type, group.build) for group in counted] == [
+        ("q", "workflow", "order", "b1")
+    ]
+    await file.sql("update task set namespace = '', queue = '', kind = '', type = '', build = ''")
+    (script,) = [step.script for step in migrations("backstay.store.sqlite") if step.name == "overview"]
+    await file.sql(script[script.index("update task") : script.index(";", script.index("update task"))])
+    assert await store.waiting_tasks("default", instant(100)) == counted
 
 
 # -- a file that somebody else is writing

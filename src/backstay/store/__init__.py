@@ -28,6 +28,7 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
+from backstay.store.figures import FiguresStore
 from backstay.store.views import (
     BlockedPlace,
     InstanceFacts,
@@ -212,7 +213,7 @@ def as_ready(verb: Callable[P, T]) -> Callable[P, Ready[T]]:
     return answer
 
 
-class Store(Protocol):
+class Store(FiguresStore, Protocol):
     """What an engine asks of a database. Reads see committed state only."""
 
     shared: bool
@@ -318,10 +319,6 @@ class Store(Protocol):
     def run_by_key(self, key: int) -> Awaitable[RunRow | None]: ...
 
     def count_by_status(self, namespace: str) -> Awaitable[list[StatusCount]]: ...
-
-    def count_states(self, namespace: str) -> Awaitable[tuple[dict[str, int], int]]:
-        """How many open runs are in each state, as stored views say it, and how many there are."""
-        ...
 
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
         """How many events of each type the histories of open runs have."""

@@ -126,6 +126,126 @@ from run
 where namespace = ?
   and status in ('pending', 'running', 'waiting')
 
+-- name: ready_runs
+select queue, task_kind, task_type, build, count(*)
+from workflow_run_summaries
+where state = 'ready'
+  and namespace = ?
+group by queue, task_kind, task_type, build
+
+-- name: open_builds
+select queue, compatibility, count(*)
+from run
+where closed_at is null
+  and compatibility is not null
+  and namespace = ?
+group by queue, compatibility
+
+-- name: attention_counts
+select attention, count(*), min(since)
+from workflow_run_summaries
+where namespace = ?
+  and attention is not null
+group by attention
+
+-- name: waiting_tasks
+select queue, kind, type, build, count(*), min(available_at)
+from task
+where state = 'ready'
+  and namespace = ?
+  and available_at <= ?
+group by queue, kind, type, build
+
+-- name: waiting_page
+-- The keys of a page first: bodies are read of no more tasks than are shown.
+select task.body, run.workflow_id, run.run_id, run.workflow_type
+from (
+  select workflow, id
+  from task
+  where state = 'ready'
+    and namespace = ?
+    and queue = ?
+    and available_at <= ?
+    and (available_at, workflow, id) > (?, ?, ?)
+  order by available_at, workflow, id
+  limit ?
+) as page
+join task on task.workflow = page.workflow and task.id = page.id
+left join workflow on workflow.key = task.workflow
+left join run on run.key = workflow.run
+order by task.available_at, task.workflow, task.id
+
+-- name: started_and_ended
+-- By interval alone, which is the order of the rows.
+select at,
+  sum(case outcome when 'started' then n else 0 end), sum(case outcome when 'completed' then n else 0 end),
+  sum(case outcome when 'failed' then n else 0 end), sum(case outcome when 'cancelled' then n else 0 end),
+  sum(case outcome when 'terminated' then n else 0 end), sum(case outcome when 'continued' then n else 0 end)
+from tally
+where namespace = ?
+  and grain = ?
+  and at >= ?
+  and at < ?
+group by at
+order by at
+
+-- name: durations
+select workflow_type, outcome, bucket, sum(n)
+from tally
+where namespace = ?
+  and grain = ?
+  and at >= ?
+  and at < ?
+group by workflow_type, outcome, bucket
+
+-- name: wakes
+-- One range of the index an interval: neither is anything sorted, nor is an instance read.
+with recursive starts (at) as (
+  select cast(? as bigint)
+  union all
+  select at + ?
+  from starts
+  where at + ? < ?
+)
+select at, (
+  select sum(case when namespace = ? then 1 else 0 end)
+  from workflow
+  where next_wake > starts.at
+    and next_wake <= starts.at + ?
+)
+from starts
+
+-- name: wake_at
+-- The wake that so many others precede.
+select next_wake
+from workflow
+where next_wake > ?
+order by next_wake, key
+limit 1
+offset ?
+
+-- name: overdue
+select count(*), min(next_wake)
+from (
+  select next_wake, namespace
+  from workflow
+  where next_wake <= ?
+  order by next_wake, key
+  limit ?
+) as late
+where namespace = ?
+
+-- name: schedule_counts
+-- Of the schedules of a namespace: active, paused, due until a time, overdue since another, and the oldest of those.
+select sum(case when run.status = 'active' then 1 else 0 end), sum(case when run.status = 'paused' then 1 else 0 end),
+  sum(case when run.status = 'active' and workflow.next_wake <= ? then 1 else 0 end),
+  sum(case when run.status = 'active' and workflow.next_wake <= ? then 1 else 0 end),
+  min(case when run.status = 'active' then workflow.next_wake end)
+from run
+join workflow on workflow.key = run.workflow and workflow.run = run.key
+where run.namespace = ?
+  and run.status in ('active', 'paused')
+
 -- name: event_types
 select type, count(*)
 from event

@@ -6,7 +6,7 @@ chain ends.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store import HistorySizes, Loaded, Located, Ready, RegistryEntry, StatusCount, StoredSend, rows
 from backstay.store.counting import RunCounts, count, ready_groups, suggest
+from backstay.store.figures import Figures
 from backstay.store.rows import Row
 from backstay.store.search import SearchedRuns, Steps, search
 from backstay.store.search_conditions import Dialect, is_possible, possible
@@ -43,7 +44,7 @@ Found = Sequence[Row]
 _EVERYTHING = 1 << 62
 
 
-class Reading(ABC):
+class Reading(Figures):
     """The methods of a store that are one query each. A dialect implements `_ask`."""
 
     _kinds: Kinds
@@ -163,14 +164,6 @@ class Reading(ABC):
             (namespace,),
             lambda found: [StatusCount(status, bool(kept), runs) for status, kept, runs in found],
         )
-
-    def count_states(self, namespace: str) -> Awaitable[tuple[dict[str, int], int]]:
-        def shape(found: Found) -> tuple[dict[str, int], int]:
-            counts = {str(state): int(runs) for state, runs in found}
-            total = counts.pop("", 0)
-            return counts, total
-
-        return self._ask("count_states", (namespace, namespace), shape)
 
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
         return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})

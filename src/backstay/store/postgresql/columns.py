@@ -11,6 +11,7 @@ from typing import Any
 from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import pack_buffered
 from backstay.kernel.send import pack
+from backstay.kernel.task import Task
 from backstay.store.rows import coalesced, encode, text
 
 Row = tuple[Any, ...]
@@ -48,7 +49,7 @@ class Columns:
             for change in decision.tasks:
                 task = change.task
                 if task is not None:
-                    puts.append((key, change.task_id, task.state, task.available_at, encode(task)))
+                    puts.append((key, change.task_id, task.state, task.available_at, encode(task), *_wanted(task)))
                 elif change.stored:
                     drops.append((key, change.task_id))
         new, guards = _instances(batch)
@@ -60,13 +61,19 @@ class Columns:
             (opened, 19),
             (changed, 8),
             (events, 8),
-            (puts, 5),
+            (puts, 10),
             (drops, 2),
             (commands, 5),
             (took, 2),
             (sends, 7),
         ):
             self.arrays += [list(column) for column in zip(*table, strict=True)] if table else [[]] * width
+
+
+def _wanted(t: Task) -> Row:
+    """Which workers a task waits for."""
+    routing = t.routing
+    return routing.namespace, routing.queue, t.kind, t.type, routing.compatibility or ""
 
 
 def _instances(batch: Mapping[int, Decision]) -> tuple[list[Row], list[Row]]:

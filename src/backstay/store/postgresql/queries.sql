@@ -212,35 +212,38 @@ with mark as (
   ) as e (workflow, run, sequence, type, at, body, context, checksum)
   where e.workflow in (select key from passed)
 ), put as (
-  insert into task (workflow, id, state, available_at, body)
-  select t.workflow, t.id, t.state, t.available_at, t.body
-  from unnest($71::bigint[], $72::text[], $73::text[], $74::bigint[], $75::bytea[])
-    as t (workflow, id, state, available_at, body)
+  insert into task (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
+  select t.workflow, t.id, t.state, t.available_at, t.body, t.namespace, t.queue, t.kind, t.type, t.build
+  from unnest(
+    $71::bigint[], $72::text[], $73::text[], $74::bigint[], $75::bytea[], $76::text[], $77::text[], $78::text[],
+    $79::text[], $80::text[]
+  ) as t (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
   where t.workflow in (select key from passed)
   on conflict (workflow, id) do update
-  set state = excluded.state, available_at = excluded.available_at, body = excluded.body
+  set state = excluded.state, available_at = excluded.available_at, body = excluded.body, namespace = excluded.namespace,
+    queue = excluded.queue, kind = excluded.kind, type = excluded.type, build = excluded.build
 ), dropped as (
   delete from task
-  using unnest($76::bigint[], $77::text[]) as d (workflow, id)
+  using unnest($81::bigint[], $82::text[]) as d (workflow, id)
   where task.workflow = d.workflow
     and task.id = d.id
     and d.workflow in (select key from passed)
 ), recorded as (
   insert into command (workflow, sequence, request_id, command_type, body)
   select c.workflow, c.sequence, c.request_id, c.command_type, c.body
-  from unnest($78::bigint[], $79::bigint[], $80::text[], $81::text[], $82::bytea[])
+  from unnest($83::bigint[], $84::bigint[], $85::text[], $86::text[], $87::bytea[])
     with ordinality as c (workflow, sequence, request_id, command_type, body, position)
   where c.workflow in (select key from passed)
   order by c.position
 ), taken as (
   select t.send
-  from unnest($83::bigint[], $84::bigint[]) as t (workflow, send)
+  from unnest($88::bigint[], $89::bigint[]) as t (workflow, send)
   where t.workflow in (select key from passed)
 ), sent as (
   -- What is made and taken in one batch never becomes a row: no part of a statement sees the rows of another.
   insert into send (key, sender, namespace, workflow_id, kind, body)
   select s.key, s.sender, s.namespace, s.workflow_id, s.kind, s.body
-  from unnest($85::bigint[], $86::bigint[], $87::bigint[], $88::text[], $89::text[], $90::text[], $91::bytea[])
+  from unnest($90::bigint[], $91::bigint[], $92::bigint[], $93::text[], $94::text[], $95::text[], $96::bytea[])
     as s (workflow, key, sender, namespace, workflow_id, kind, body)
   where s.workflow in (select key from passed)
     and s.key not in (select send from taken)

@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 from backstay.kernel.decision import Decision, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.store import Applied, Deferred, Loaded, Ready, RegistryEntry, RunFilter, StoreError, Unavailable, as_ready
+from backstay.store.figures import FIGURES
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
 from backstay.store.rows import encode
 from backstay.store.rows import run as run_row
@@ -33,7 +34,7 @@ T = TypeVar("T")
 
 COUNTS = frozenset(
     (
-        *("count_by_status", "count_states", "event_types", "history_sizes", "sizes"),
+        *("count_by_status", "event_types", "history_sizes", "sizes"),
         *("unprojected", "closed_but_open", "summary_orphans", "summary_counts", "count_summary_orphans"),
         *(f"count_{view}" for view in VIEWS),
         *(f"count_orphans_of_{view}" for view in VIEWS),
@@ -46,7 +47,7 @@ class SqliteStore(Reading):
     """`kinds` maps event type names to event classes; `offload` runs slow commits on another thread.
 
     A store with `offload` searches and counts on threads of its own: searches, which are bounded, never wait for a count of
-    whole tables.
+    whole tables, nor for the figures of an overview.
     """
 
     _dialect = DIALECT
@@ -66,6 +67,7 @@ class SqliteStore(Reading):
         )  # an engine that commits on a thread may count on one
         self._searcher = ReaderThread(path, "backstay-search")
         self._counter = ReaderThread(path, "backstay-count")
+        self._figures = ReaderThread(path, "backstay-figures")
         self._lock: IO[str] | None = None
         self._noticed = 0  # the last notice that was returned and could not be deleted yet
         try:
@@ -111,6 +113,7 @@ class SqliteStore(Reading):
         self._lister.close()
         self._searcher.reopen()
         self._counter.reopen()
+        self._figures.reopen()
         try:
             self._open_readers(writing)
         except StoreError as error:
@@ -207,6 +210,7 @@ class SqliteStore(Reading):
         self.writer.close()
         self._searcher.close()
         self._counter.close()
+        self._figures.close()
         self._reader.close()
         self._lister.close()
         if self._lock is not None:
@@ -218,11 +222,10 @@ class SqliteStore(Reading):
     # -- reading
 
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Ready[T] | Deferred[T]:
-        if self._patient and query in COUNTS:
+        if self._patient and (query in COUNTS or query in FIGURES):
             statement, given = self._sql[query], tuple(parameters)
-            return Deferred(
-                lambda: self._counter.run(lambda reader: shape(reader.execute(statement, given).fetchall()))
-            )
+            thread = self._figures if query in FIGURES else self._counter
+            return Deferred(lambda: thread.run(lambda reader: shape(reader.execute(statement, given).fetchall())))
         found = self._all(query, parameters)
         try:
             return Ready(shape(found))

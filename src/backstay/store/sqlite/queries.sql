@@ -108,9 +108,9 @@ values
   (?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_task
-insert or replace into task (workflow, id, state, available_at, body)
+insert or replace into task (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
 values
-  (?, ?, ?, ?, ?)
+  (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: drop_task
 delete from task

@@ -66,7 +66,19 @@ class Rows:
                 task = change.task
                 if task is not None:
                     key = decision.instance.key
-                    puts += (key, change.task_id, task.state, task.available_at, bytearray(encode(task)))
+                    routing = task.routing
+                    puts += (
+                        key,
+                        change.task_id,
+                        task.state,
+                        task.available_at,
+                        bytearray(encode(task)),
+                        routing.namespace,
+                        routing.queue,
+                        task.kind,
+                        task.type,
+                        routing.compatibility or "",
+                    )
                 elif change.stored:
                     self.drops.append((decision.instance.key, change.task_id))
             if decision.runs:
