@@ -30,6 +30,7 @@ from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .proxy import Fault, Proxy, proxied
 from .searching import Searching
+from .view_conformance import Projecting
 
 ACTIVITY = ScheduleActivity(activity_type="charge")
 
@@ -107,7 +108,7 @@ def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
     runner.run(handles.close())
 
 
-class TestServer(Alone, Shared, Counted, Searching):
+class TestServer(Alone, Shared, Counted, Searching, Projecting):
     pass
 
 

@@ -31,6 +31,7 @@ from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .seam import connection_of
 from .searching import Searching
+from .view_conformance import Projecting
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +71,7 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared, Counted, Processes, Searching):
+class TestFile(Alone, Shared, Counted, Processes, Searching, Projecting):
     @pytest.fixture
     def database(self, file: Handles) -> Handles:
         return file

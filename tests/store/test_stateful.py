@@ -75,6 +75,8 @@ class StoreMachine(RuleBasedStateMachine):
     def overtake(self, instance: StoredFlow, handle: int, step: str, first: bool) -> None:
         """Two processes decide on the same state; who comes second has lost, whatever else is in its batch."""
         twin = deepcopy(instance)
+        if twin.state.run is not None:  # bound to the parts of the other one, which a copy does not see
+            twin.state.run.part = twin.state.run.parts.__getitem__
         before = len(instance.written)
         walk(instance, [step])
         walk(twin, [step, "again"])
