@@ -64,7 +64,7 @@ ALLOWED = {
     " workflow_link_id child_call_id retry_policy timeout_policy continued_from_run_id retry_attempt"
     " retry_of_child_workflow_run_id"
     " arguments payload_codec declared_change_ids declared_cleanup_seconds routing parent_namespace"
-    " first_task_at open_children occurrence_time standalone",
+    " first_task_at open_children occurrence_time standalone traceparent",
     "WorkflowContinuedAsNew": "sequence continued_to_run_id continued_to_run_number workflow_link_id closed_reason",
     "WorkflowCompleted": "output payload_codec",
     "WorkflowFailed": "failure_id source_kind source_id failure_category non_retryable exception_type exception_class"

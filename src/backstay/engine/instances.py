@@ -11,7 +11,7 @@ from backstay.engine.engine import Engine
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.standalone import ACTIVITY_DEFINITION, StartActivity
-from backstay.kernel.features.start import Start
+from backstay.kernel.features.start import Start, valid_traceparent
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance
 from backstay.kernel.values import run_of
@@ -104,6 +104,7 @@ def start_message(request: StartWorkflow, engine: Engine) -> Start:
         definition=request.definition if asked is None else ACTIVITY_DEFINITION,
         request_id=request.request_id,
         source=request.source,
+        traceparent=valid_traceparent(request.traceparent),
     )
 
 

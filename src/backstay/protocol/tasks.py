@@ -7,6 +7,7 @@ from binascii import Error as Base64Error
 from typing import Any
 
 import msgspec
+from msgspec import UnsetType
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import ActivityAssignment
@@ -50,6 +51,7 @@ def workflow_task(assigned: WorkflowAssignment, page: dict[str, Any]) -> dict[st
         **_place(task),
         **{name: getattr(resume, name) for name in _RESUME},
         "last_history_sequence": assigned.last_sequence,
+        **_trace(assigned.started.traceparent),
         **page,
     }
 
@@ -80,7 +82,13 @@ def activity_task(assigned: ActivityAssignment) -> dict[str, Any]:
             "heartbeat": None if heartbeat is None or begun is None else iso(begun + seconds(heartbeat)),
         },
         **_place(task),
+        **_trace(assigned.traceparent),
     }
+
+
+def _trace(traceparent: str | UnsetType | None) -> dict[str, str]:
+    """The trace that the run belongs to, if it has one."""
+    return {"traceparent": traceparent} if isinstance(traceparent, str) else {}
 
 
 def session(task: Task) -> dict[str, Any] | None:

@@ -76,6 +76,7 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
             source="workflow",
             context={"workflow": {"parent_run_id": old.run_id, "sequence": old.step}},
             parent=parent_of(before),
+            traceparent=before.traceparent,
         ),
         execution_deadline_at=before.execution_deadline_at,
         continued_from_run_id=old.run_id,

@@ -15,6 +15,7 @@ from backstay.sdk.author.activity import ActivityDefinition
 from backstay.sdk.author.durations import Duration, to_seconds
 from backstay.sdk.author.workflow import NamedWorkflow
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
+from backstay.sdk.tracing import is_imported, outgoing
 
 
 class StartOptions(TypedDict, total=False):
@@ -101,6 +102,7 @@ def _request(
             routing=Routing(namespace=namespace, queue=queue or "default"),
             definition=definition,
             activity=activity,
+            traceparent=outgoing(type) if is_imported() else None,
         )
     timeout, run_timeout = o.get("timeout"), o.get("run_timeout")
     return ask.StartWorkflow(
@@ -119,6 +121,7 @@ def _request(
         definition=definition,
         request_id=o.get("request_id"),
         activity=activity,
+        traceparent=outgoing(type) if is_imported() else None,
     )
 
 

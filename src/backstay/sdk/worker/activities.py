@@ -26,6 +26,7 @@ from backstay.kernel.features.activity import (
     Progress,
 )
 from backstay.kernel.message import Message
+from backstay.sdk import tracing
 from backstay.sdk.author.activity import error_type
 from backstay.sdk.author.attempt import Attempt, set_current
 from backstay.sdk.errors import ActivityCancelled
@@ -166,6 +167,15 @@ class ActivityRunner:
                 task.cancel()
 
     def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+        trace = assignment.traceparent
+        if not isinstance(trace, str) or not tracing.is_imported():
+            return self._run_attempt(assignment, attempt)
+        with tracing.attempt_span(assignment, trace) as span:
+            result = self._run_attempt(assignment, attempt)
+            tracing.say_outcome(span, result)
+        return result
+
+    def _run_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
             return self._kept(assignment, self._call(assignment))
@@ -175,6 +185,15 @@ class ActivityRunner:
             set_current(None)
 
     async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+        trace = assignment.traceparent
+        if not isinstance(trace, str) or not tracing.is_imported():
+            return await self._run_async_attempt(assignment, attempt)
+        with tracing.attempt_span(assignment, trace) as span:
+            result = await self._run_async_attempt(assignment, attempt)
+            tracing.say_outcome(span, result)
+        return result
+
+    async def _run_async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
             if attempt.cancelled:

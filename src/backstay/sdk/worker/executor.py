@@ -39,6 +39,7 @@ from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.queries import answer_from, answer_on
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.replay.workflow_greenlet import hidden_loop
+from backstay.sdk.tracing import task_span
 from backstay.sdk.worker import slow_code
 from backstay.sdk.worker.activities import ActivityRunner
 from backstay.sdk.worker.host import Host
@@ -207,6 +208,7 @@ class WorkerExecutor:
         suspected = self._suspects.get(assignment.workflow_type) if self._suspects else None
         clock = perf_counter if suspected is None else thread_time
         watch = self._watch or self.watch()
+        span = None if assignment.started.traceparent is None else task_span(assignment)
         began = clock()
         # Hot path, for every task: `ThreadWatch.run` written out.
         watch.turn += 1
@@ -226,6 +228,8 @@ class WorkerExecutor:
             except WorkflowInterrupted:
                 continue
         spent = clock() - began
+        if span is not None:
+            span.end()
         if suspected is not None or spent > slow_code.SLOW:
             self._slow_code.judge(assignment.workflow_type, suspected, spent, len(events))
 
@@ -348,10 +352,13 @@ class WorkerExecutor:
             live_run = None
 
         def resume(live: LiveRun, events: list[Recorded]) -> None:
+            span = task_span(assignment)
             try:
                 self.under_watch(live, lambda: live.resume(events, assignment.cursor))
             except BaseException as error:  # an exception on this thread must not end the process
                 self.broke(live, error)
+            if span is not None:
+                span.end()
 
         def go(events: list[Recorded] | Exception) -> None:
             if isinstance(events, Exception):

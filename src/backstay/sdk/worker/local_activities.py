@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import UNSET
+
 from backstay.kernel.failure import Failure
 from backstay.kernel.feature import Outcome, Thrown, Value
 from backstay.kernel.features.activity import ActivityAssignment
@@ -149,6 +151,7 @@ class _Round:
             activity_type=call.definition.type,
             arguments=call.packed(),
             retry_policy=call.definition.policy,
+            traceparent=task.started.traceparent or UNSET,
         )
 
     def _expire(self, step: int, call: ActivityCall[Any], number: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from backstay.kernel import groups, session
 from backstay.kernel.command import Command, StepCommand
@@ -14,6 +14,7 @@ from backstay.kernel.features.activity.records import (
     ActivitySnapshot,
     Execution,
 )
+from backstay.kernel.features.start import Identity
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
@@ -184,6 +185,7 @@ class ActivityAssignment(Struct, frozen=True, kw_only=True, gc=False):
     retry_policy: RetryPolicy
     close_deadline_at: Micros | None = None
     schedule_to_close_deadline_at: Micros | None = None
+    traceparent: str | UnsetType = UNSET  # left out if there is none: most have none
 
 
 def assign(instance: Instance, task: Task) -> ActivityAssignment:
@@ -192,6 +194,7 @@ def assign(instance: Instance, task: Task) -> ActivityAssignment:
     assert task.step is not None, "an activity task names its step"
     execution = run.part(Activities).open[task.step]
     scheduled = execution.scheduled
+    started = run.part(Identity).started
     return ActivityAssignment(
         task=task,
         namespace=instance.namespace,
@@ -206,6 +209,7 @@ def assign(instance: Instance, task: Task) -> ActivityAssignment:
         retry_policy=scheduled.activity.retry_policy,
         close_deadline_at=execution.close_deadline,
         schedule_to_close_deadline_at=execution.total_deadline,
+        traceparent=UNSET if started is None else started.traceparent or UNSET,
     )
 
 

@@ -93,6 +93,7 @@ def start_of(turn: Turn, message: StartFromParent) -> Start:
             }
         },
         parent=parent,
+        traceparent=message.traceparent,
     )
 
 
@@ -191,6 +192,7 @@ def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> Non
             source="workflow",
             parent=next_try,
             delay=pause,
+            traceparent=before.traceparent,
         ),
         execution_deadline_at=before.execution_deadline_at,
         continued_from_run_id=None,

@@ -29,6 +29,7 @@ class StartFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=Tr
     run_timeout_seconds: float | None = None
     definition: RecordedDefinition | None = None
     known_run_number: int = 1
+    traceparent: str | None = None
 
 
 class SignalFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):

@@ -97,6 +97,7 @@ def send_start(turn: Turn, child: Child, definition: RecordedDefinition | None =
     """Send the start of a child, or ask after it: a child that has started answers with its state."""
     instance, run = turn.instance, turn.run
     scheduled = child.scheduled
+    started = run.part(Identity).started
     turn.send(
         instance.namespace,
         scheduled.child_workflow_instance_id,
@@ -111,6 +112,7 @@ def send_start(turn: Turn, child: Child, definition: RecordedDefinition | None =
             run_timeout_seconds=scheduled.timeout_policy.run_timeout_seconds,
             definition=definition,
             known_run_number=child.run_number,
+            traceparent=None if started is None else started.traceparent,
             parent=Parent(
                 namespace=instance.namespace,
                 workflow_instance_id=instance.workflow_id,

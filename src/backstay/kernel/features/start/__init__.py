@@ -30,6 +30,7 @@ from backstay.kernel.features.start.records import (
     definition_of,
     lineage,
     parent_of,
+    valid_traceparent,
 )
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Message, Refused
@@ -63,6 +64,7 @@ __all__ = [
     "parent_of",
     "start",
     "start_now",
+    "valid_traceparent",
 ]
 
 DuplicatePolicy = Literal["reject_duplicate", "return_existing_active", "return_existing"]
@@ -103,6 +105,7 @@ class Start(Message, frozen=True, kw_only=True):
     parent: Parent | None = None
     delay: Micros = 0  # before the first task
     standalone: bool = False
+    traceparent: str | None = None
 
     def intent(self) -> tuple[bytes, ...]:
         """The part of the request that must be the same under one request id."""
@@ -267,6 +270,7 @@ def open_run(
         first_task_at=turn.now + message.delay if message.delay else None,
         retry_of_child_workflow_run_id=retry_of,
         open_children=open_children or [],
+        traceparent=message.traceparent,
     )
     if message.parent is not None:
         started = replace(started, **lineage(message.parent))

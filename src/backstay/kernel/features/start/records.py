@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from msgspec import Struct
@@ -120,6 +121,8 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     occurrence_time: Micros | None = None
     first_task_at: Micros | None = None
     open_children: list[OpenChild] = []
+    traceparent: str | None = None
+    """The trace that the run belongs to, as W3C Trace Context writes it."""
     routing: Routing = Routing()
 
 
@@ -132,6 +135,14 @@ class Identity:
         self.business_key: str | None = None
         self.visibility_labels: dict[str, str] = {}
         self.started: WorkflowStarted | None = None
+
+
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def valid_traceparent(text: str | None) -> str | None:
+    """The text, if it is a `traceparent`. Another one is ignored, as W3C Trace Context asks: a trace must not stop a start."""
+    return text if text is not None and _TRACEPARENT.fullmatch(text) else None
 
 
 def lineage(parent: Parent) -> dict[str, Any]:

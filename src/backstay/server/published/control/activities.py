@@ -65,6 +65,7 @@ async def start(server: Server, request: HttpRequest) -> HttpResponse:
         routing=Routing(namespace=request.namespace, queue=body.task_queue, compatibility=build),
         business_key=body.business_key,
         request_id=request.headers.get("x-request-id"),
+        traceparent=request.headers.get("traceparent"),
         source="http",
         activity=ScheduleActivity(
             activity_type=body.activity_type,

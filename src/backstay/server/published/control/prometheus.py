@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib.metadata import version
 
 from backstay.engine.exposition import (
     OPEN_METRICS,
@@ -45,8 +46,6 @@ def _only(family: MetricFamily, namespace: str) -> MetricFamily:
 
 
 def _of_server(server: Server, namespaces: list[str]) -> list[MetricFamily]:
-    from backstay import __version__
-
     workers: list[Sample] = []
     for namespace in namespaces:
         counts = Counter("stale" if server.workers.stale(w) else "active" for w in server.workers.of(namespace))
@@ -66,7 +65,7 @@ def _of_server(server: Server, namespaces: list[str]) -> list[MetricFamily]:
             "The longest time in the last minute that something held the engine's thread.",
             server.loop_watch.longest,
         ),
-        MetricFamily("backstay_build_info", "gauge", "The release.", [Sample({"version": __version__}, 1)]),
+        MetricFamily("backstay_build_info", "gauge", "The release.", [Sample({"version": version("backstay")}, 1)]),
     ]
 
 

@@ -127,6 +127,7 @@ def start_request(server: Server, request: HttpRequest, body: StartBody, workflo
         duplicate_policy=policy,
         definition=server.workers.definition(request.namespace, body.task_queue, body.workflow_type, build),
         request_id=request.headers.get("x-request-id"),
+        traceparent=request.headers.get("traceparent"),
         source="http",
     )
 
