@@ -15,6 +15,7 @@ from backstay.engine.cache import Reply
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.matching import Matching
 from backstay.engine.node import Node
+from backstay.engine.queue_rates import QueueRates
 from backstay.engine.recovery import COME_BACK
 from backstay.engine.world import Alarm, AsyncioWorld, World
 from backstay.kernel.features.lease import Release
@@ -114,7 +115,7 @@ class Server:
             lifecycle=EngineHooks(
                 before_take_over=[self._read_registries],
                 on_up=[lambda: self.worker_links.expect(), lambda: self.feed.engine_changed()],
-                on_lost=[self._send_away, lambda: self.feed.engine_changed()],
+                on_lost=[self._send_away, lambda: self.rates.forget(), lambda: self.feed.engine_changed()],
                 on_unavailable=[lambda: self.feed.engine_changed()],
                 on_foreign_commit=[self._changed_elsewhere, lambda: self.feed.foreign_commit()],
                 on_sweep=[self.sweep_policy.swept],
@@ -133,6 +134,8 @@ class Server:
             views=settings.views,
         )
         self.engine = self.node.engine
+        self.rates = QueueRates(world.now)
+        self.engine.observe_commits(self.rates.committed)
         self.recovery = self.node.recovery
         self.sweep = self.node.sweep
         self.api = self.node.api

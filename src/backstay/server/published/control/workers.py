@@ -1,4 +1,4 @@
-"""Workers, task queues and build ids, as operators see and steer them."""
+"""Workers and build ids, as operators see and steer them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from backstay.kernel.values import SECOND
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import ADMIN, OPERATOR
@@ -21,6 +20,7 @@ from backstay.server.server import Server
 from backstay.server.workers import RegisteredWorker
 
 STATUSES = ("active", "stale", "draining")
+NAMED = 100  # workers of a build that are named; the others are counted
 
 
 class BuildBody(Struct, frozen=True, kw_only=True):
@@ -73,77 +73,13 @@ async def remove_worker(server: Server, request: HttpRequest) -> dict[str, Any]:
     return await deregister_worker(server, request.namespace, request.params["worker_id"])
 
 
-async def queues(server: Server, request: HttpRequest) -> dict[str, Any]:
-    names = {queue for worker in server.workers.of(request.namespace) for queue in worker.queues}
-    names |= {
-        name for _, namespace, name in server.engine.matching.lanes.waiting_since() if namespace == request.namespace
-    }
-    return {
-        "namespace": request.namespace,
-        "task_queues": [_queue(server, request.namespace, name) for name in sorted(names)],
-    }
-
-
-async def queue(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return _queue(server, request.namespace, request.params["queue"])
-
-
-def _queue(server: Server, namespace: str, name: str) -> dict[str, Any]:
-    serving = server.workers.on(namespace, name)
-    live = [worker for worker in serving if not server.workers.stale(worker)]
-    now = server.now
-    backlog = server.engine.matching.lanes.waiting_since()
-    waiting = {kind: backlog.get((kind, namespace, name), []) for kind in ("workflow", "activity")}
-    since = [at for found in waiting.values() for at in found]
-    leased = [t for t in server.engine.leases if (t.routing.namespace, t.routing.queue) == (namespace, name)]
-
-    def stats(kind: str) -> dict[str, Any]:
-        mine = [task for task in leased if task.kind == kind]
-        return {
-            "ready_count": len(waiting[kind]),
-            "leased_count": len(mine),
-            "expired_lease_count": sum(task.until is not None and task.until <= now for task in mine),
-        }
-
-    return {
-        "name": name,
-        "namespace": namespace,
-        "stats": {
-            "approximate_backlog_count": len(since),
-            "approximate_backlog_age": f"{max((now - min(since)) / SECOND, 0):.3f}s" if since else None,
-            "oldest_ready_at": iso(min(since)) if since else None,
-            "workflow_tasks": stats("workflow"),
-            "activity_tasks": stats("activity"),
-            "pollers": {"active_count": len(live), "stale_count": len(serving) - len(live)},
-        },
-        "admission": {
-            "workflow_tasks": server.admission.view(
-                ("workflow", namespace, name), sum(worker.max_concurrent_workflow_tasks for worker in live)
-            ),
-            "activity_tasks": server.admission.view(
-                ("activity", namespace, name), sum(worker.max_concurrent_activity_tasks for worker in live)
-            ),
-        },
-        "pollers": [shown(server, worker) for worker in serving],
-        "current_leases": [
-            {
-                "task_id": task.id,
-                "task_type": task.kind,
-                "type": task.type,
-                "lease_owner": task.owner,
-                "attempt": task.attempt,
-                "leased_at": optional_iso(task.leased_at),
-                "lease_expires_at": optional_iso(task.until),
-            }
-            for task in leased[:100]
-        ],
-    }
-
-
 async def builds(server: Server, request: HttpRequest) -> dict[str, Any]:
     name = request.params["queue"]
     serving = server.workers.on(request.namespace, name)
-    known = {worker.build_id for worker in serving}
+    pinned = {
+        count.build: count.runs for count in await server.store.open_builds(request.namespace) if count.queue == name
+    }
+    known = {worker.build_id for worker in serving} | set(pinned)
     known |= {rollout.build_id for rollout in server.rollouts.on(request.namespace, name)}
     return {
         "namespace": request.namespace,
@@ -152,6 +88,7 @@ async def builds(server: Server, request: HttpRequest) -> dict[str, Any]:
         "overlap": _overlap(server, name, serving),
         "build_ids": [
             _cohort(server, request.namespace, name, build, [w for w in serving if w.build_id == build])
+            | _pinned(server, request.namespace, name, build, pinned.get(build or "", 0))
             for build in sorted(known, key=lambda build: build or "")
         ],
     }
@@ -190,6 +127,16 @@ def _cohort(
         "workflow_definition_fingerprint_count": sum(len(found) for found in prints.values()),
         "workflow_definition_fingerprint_conflicts": sorted(type for type, found in prints.items() if len(found) > 1),
     }
+
+
+def _pinned(server: Server, namespace: str, name: str, build: str | None, runs: int) -> dict[str, Any]:
+    """The open runs that wait for this build alone. A build without workers stays listed for as long as there are any.
+
+    Runs that are pinned to no build count nowhere. `drained`: the build takes nothing new, and nothing waits for it.
+    """
+    workers = [worker.worker_id for worker in server.workers.on(namespace, name) if worker.build_id == build]
+    draining = server.rollouts.draining(namespace, name, build)
+    return {"open_runs": runs, "drained": draining and not runs, "workers": workers[:NAMED]}
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:
@@ -247,8 +194,6 @@ ROUTES = [
     Route("GET", "/api/workers", workers, "control", OPERATOR),
     Route("GET", "/api/workers/{worker_id}", worker, "control", OPERATOR),
     Route("DELETE", "/api/workers/{worker_id}", remove_worker, "control", ADMIN),
-    Route("GET", "/api/task-queues", queues, "control", OPERATOR),
-    Route("GET", "/api/task-queues/{queue}", queue, "control", OPERATOR),
     Route("GET", "/api/task-queues/{queue}/build-ids", builds, "control", OPERATOR),
     Route("POST", "/api/task-queues/{queue}/build-ids/drain", drain, "control", OPERATOR, body=BuildBody),
     Route("POST", "/api/task-queues/{queue}/build-ids/resume", resume, "control", OPERATOR, body=BuildBody),

@@ -1,0 +1,129 @@
+"""Rates of task queues: tasks added, dispatched and completed in the last minute, and for how long they waited for a worker.
+
+Counted in memory after commits, by the process that is the engine. Minutes and spans are kept in pairs, the present one and the
+one before it, so that nothing grows and old figures fade.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from backstay.engine.cache import CachedInstance
+from backstay.engine.leases import Queue, queue_of
+from backstay.kernel.decision import Decision
+from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.views.percentiles import percentile
+
+MINUTE = 60 * SECOND
+SPAN = 5 * MINUTE  # waits are those of this span and the one before it
+
+ADDED, DISPATCHED, COMPLETED = range(3)
+
+
+class Rates(NamedTuple):
+    """Tasks a minute, and the waits from the time a task was due until it was leased."""
+
+    added: float
+    dispatched: float
+    completed: float
+    waits: int  # how many were measured
+    p50: Micros | None
+    p95: Micros | None
+
+
+class _Counts:
+    """The counts of one queue and kind of task."""
+
+    __slots__ = ("before", "minute", "now", "span", "waits", "waits_before")
+
+    def __init__(self) -> None:
+        self.minute = 0
+        self.now = [0, 0, 0]
+        self.before = [0, 0, 0]
+        self.span = 0
+        self.waits: dict[int, int] = {}
+        self.waits_before: dict[int, int] = {}
+
+    def turn(self, now: Micros) -> None:
+        """Begin a new minute, and a new span where its time has come."""
+        minute, span = now // MINUTE, now // SPAN
+        self.before = self.now if minute == self.minute + 1 else [0, 0, 0]
+        self.now = [0, 0, 0]
+        self.minute = minute
+        if span != self.span:
+            self.waits_before = self.waits if span == self.span + 1 else {}
+            self.waits = {}
+            self.span = span
+
+
+class QueueRates:
+    """`committed` is called for every decision on disk; it only counts."""
+
+    def __init__(self, now: Callable[[], Micros]) -> None:
+        self._now = now
+        self._began = now()
+        self._counts: dict[Queue, _Counts] = {}
+        self._leased: dict[str, tuple[Queue, int]] = {}  # the queue and attempt of leased tasks
+
+    def committed(self, entry: CachedInstance, decision: Decision) -> None:
+        if not decision.tasks:
+            return
+        now = self._now()
+        leased = self._leased
+        for change in decision.tasks:
+            task = change.task
+            known = leased.get(change.task_id) if change.stored else None
+            if task is None:
+                if known is not None:
+                    del leased[change.task_id]
+                    self._at(known[0], now).now[COMPLETED] += 1
+            elif task.state == "leased":
+                if known is not None and known[1] == task.attempt:
+                    continue  # the lease was renewed
+                queue = queue_of(task)
+                leased[change.task_id] = (queue, task.attempt)
+                counts = self._at(queue, now)
+                if not change.stored:
+                    counts.now[ADDED] += 1
+                counts.now[DISPATCHED] += 1
+                began = task.leased_at
+                if began is not None and began >= self._began:  # else it is an old lease that was renewed
+                    bucket = max(began - task.available_at, 0).bit_length()
+                    counts.waits[bucket] = counts.waits.get(bucket, 0) + 1
+            elif known is not None:
+                del leased[change.task_id]
+            elif not change.stored and task.state == "ready":
+                self._at(queue_of(task), now).now[ADDED] += 1
+
+    def forget(self) -> None:
+        """Another process is the engine now: it knows the leases from here on."""
+        self._leased.clear()
+
+    def of(self, queue: Queue) -> Rates:
+        if queue not in self._counts:
+            return Rates(0.0, 0.0, 0.0, 0, None, None)
+        now = self._now()
+        counts = self._at(queue, now)
+        left = 1 - now % MINUTE / MINUTE  # of the minute before, so much is within the last sixty seconds
+        added, dispatched, completed = (
+            round(before * left + new, 2) for before, new in zip(counts.before, counts.now, strict=True)
+        )
+        waits = {bucket: counts.waits.get(bucket, 0) for bucket in counts.waits.keys() | counts.waits_before.keys()}
+        for bucket, number in counts.waits_before.items():
+            waits[bucket] += number
+        return Rates(added, dispatched, completed, sum(waits.values()), _micros(waits, 0.5), _micros(waits, 0.95))
+
+    def _at(self, queue: Queue, now: Micros) -> _Counts:
+        """The counts of a queue, of the present minute."""
+        counts = self._counts.get(queue)
+        if counts is None:
+            counts = self._counts[queue] = _Counts()
+        if counts.minute != now // MINUTE:
+            counts.turn(now)
+        return counts
+
+
+def _micros(waits: dict[int, int], share: float) -> Micros | None:
+    found = percentile(waits, share)
+    return None if found is None else round(found)

@@ -1,0 +1,106 @@
+"""Routes of task queues: what waits, who serves it, how fast it goes, and why it does not."""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import Any
+
+import msgspec
+
+from backstay.kernel.values import SECOND, Micros
+from backstay.protocol.history import iso
+from backstay.server.auth import OPERATOR
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest
+from backstay.server.queue_views import queue_state, queue_states, shown_queue
+from backstay.server.router import Route
+from backstay.server.server import Server
+from backstay.store.figures import WaitingTask
+
+PAGE = 100
+PAGE_MAX = 500
+LEASES = 10  # of each queue in a list
+
+_decode_token = msgspec.json.Decoder(tuple[str, str, Micros, int, str]).decode
+
+
+async def queues(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """The queues of a namespace, by name: those with workers, tasks, or open runs that are pinned to a build."""
+    size = request.integer("page_size", PAGE_MAX, 1, PAGE_MAX)
+    after = request.query.get("after") or ""
+    found = [state for state in await queue_states(server, request.namespace) if state.name > after]
+    page = found[:size]
+    return {
+        "namespace": request.namespace,
+        "task_queues": [shown_queue(server, request.namespace, state, leases=LEASES) for state in page],
+        "next_after": page[-1].name if len(found) > size else None,
+    }
+
+
+async def queue(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """One queue."""
+    state = await queue_state(server, request.namespace, request.params["queue"])
+    return shown_queue(server, request.namespace, state)
+
+
+async def waiting(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """Tasks of a queue that are due and that no worker has, the oldest first."""
+    name, now = request.params["queue"], server.now
+    size = request.integer("page_size", PAGE, 1, PAGE_MAX)
+    found = await server.store.waiting_page(request.namespace, name, now, _after(request), size + 1)
+    page = found[:size]
+    return {
+        "namespace": request.namespace,
+        "task_queue": name,
+        "tasks": [_shown(one, now) for one in page],
+        "next_page_token": _token(request, page[-1]) if len(found) > size else None,
+    }
+
+
+def _shown(one: WaitingTask, now: Micros) -> dict[str, Any]:
+    task = one.task
+    return {
+        "task_id": task.id,
+        "task_type": task.kind,
+        "type": task.type,
+        "workflow_id": one.workflow_id,
+        "run_id": one.run_id,
+        "workflow_type": one.workflow_type,
+        "build_id": task.routing.compatibility,
+        "priority": task.routing.priority,
+        "fairness_key": task.routing.fairness_key,
+        "attempt": task.attempt,
+        "waiting_since": iso(task.available_at),
+        "waiting_seconds": max(now - task.available_at, 0) / SECOND,
+    }
+
+
+def _token(request: HttpRequest, last: WaitingTask) -> str:
+    task = last.task
+    place = (request.namespace, request.params["queue"], task.available_at, task.workflow, task.id)
+    return urlsafe_b64encode(msgspec.json.encode(place)).decode()
+
+
+def _after(request: HttpRequest) -> tuple[Micros, int, str] | None:
+    text = request.query.get("next_page_token")
+    if not text:
+        return None
+    try:
+        namespace, name, *place = _decode_token(urlsafe_b64decode(text.encode()))
+    except (ValueError, msgspec.MsgspecError):
+        raise _refused("this is no token of a page; begin without one") from None
+    if (namespace, name) != (request.namespace, request.params["queue"]):
+        raise _refused("this token belongs to the list of another queue; begin without one")
+    at, workflow, task_id = place
+    return int(at), int(workflow), str(task_id)
+
+
+def _refused(message: str) -> HttpError:
+    return HttpError(400, "invalid_page_token", message, field="next_page_token")
+
+
+ROUTES = [
+    Route("GET", "/api/task-queues", queues, "control", OPERATOR),
+    Route("GET", "/api/task-queues/{queue}", queue, "control", OPERATOR),
+    Route("GET", "/api/task-queues/{queue}/tasks", waiting, "control", OPERATOR),
+]
