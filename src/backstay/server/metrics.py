@@ -70,6 +70,7 @@ class Observer:
             "history": await self._history(namespace),
             "workers": self._workers(namespace),
             "compatibility": {"gaps": [gap.view() for gap in gaps(server.engine, namespace)]},
+            "projections": await server.node.views.counts(namespace),
             "backend": self._backend(),
         }
 
