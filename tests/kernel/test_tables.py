@@ -131,7 +131,7 @@ ALLOWED = {
     "SideEffectRecorded": "sequence result stream_name stream_items",
     "VersionMarkerRecorded": "sequence change_id version min_supported max_supported",
     "FailureHandled": "failure_id sequence failure_category source_kind source_id propagation_kind exception_class"
-    " exception_type message handled",
+    " exception_type message handled resolved_class resolution_source",
     "SearchAttributesUpserted": "sequence attributes merged",
     "MemoUpserted": "sequence entries merged",
     "ScheduleCreated": f"{PLAN} schedule_id paused trigger_number sequence_base",

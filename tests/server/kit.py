@@ -157,6 +157,11 @@ async def detail(api: Api, workflow_id: str = "o-1") -> dict[str, Any]:
     return answer.json()
 
 
+def untasked(waits: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Waits without what task rows say of them: which task backs them, and whether it is open."""
+    return [{name: value for name, value in wait.items() if not name.startswith("task_")} for wait in waits]
+
+
 async def tampered(api: Api, *words: str) -> None:
     """Put one word for another in every task row, or delete them all, while the server runs."""
     replaced = "update task set body = cast(replace(cast(body as text), ?, ?) as blob)"
@@ -184,4 +189,18 @@ async def until(true: Callable[[], object]) -> None:
     raise AssertionError("it never happened")
 
 
-__all__ = ["ME", "TOKEN", "Api", "blob", "detail", "parked", "serving", "settle", "sql", "tampered", "until", "value"]
+__all__ = [
+    "ME",
+    "TOKEN",
+    "Api",
+    "blob",
+    "detail",
+    "parked",
+    "serving",
+    "settle",
+    "sql",
+    "tampered",
+    "untasked",
+    "until",
+    "value",
+]

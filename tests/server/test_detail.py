@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ..store.seam import connection_of
-from .kit import Api, blob, detail, serving, tampered, value
+from .kit import Api, blob, detail, serving, tampered, untasked, value
 
 RETRIED = {"max_attempts": 3, "backoff_seconds": [5]}
 
@@ -120,8 +120,10 @@ async def test_logs_bars_waits_and_labels_follow_history_and_not_rows() -> None:
         await tampered(api)
         gone = await detail(api)
         assert gone["liveness_state"] == "activity_running_without_task"
-        for part in ("logs", "chartData", "waits", "wait_kind", "open_wait_id"):
+        for part in ("logs", "chartData", "wait_kind", "open_wait_id"):
             assert gone[part] == before[part], part
+        assert untasked(gone["waits"]) == untasked(before["waits"])
+        assert [(wait["task_backed"], wait["task_status"]) for wait in gone["waits"]] == [(False, "missing")]
         await api.activity("complete", task, result=blob("paid"))
         done = await detail(api)
         assert value(done["logs"][0]["result"]) == "paid"
@@ -170,7 +172,12 @@ async def test_an_earlier_run_is_told_as_it_was() -> None:
         first = (await api.control("GET", f"/workflows/o-1/runs/{runs[0]['run_id']}/detail")).json()
         assert [activity["status"] for activity in first["activities"]] == ["completed"]
         assert first["timeline"][-1]["type"] == "WorkflowContinuedAsNew"
-        assert (first["tasks"], first["open_wait_count"]) == ([], 0)
+        assert [(task["type"], task["status"]) for task in first["tasks"]] == [
+            ("workflow", "completed"),
+            ("activity", "completed"),
+            ("workflow", "completed"),
+        ]
+        assert first["open_wait_count"] == 0
         now = await detail(api)
         assert (now["run_id"], now["activities"]) == (runs[1]["run_id"], [])
         missing = await api.control("GET", "/workflows/nobody/detail")
@@ -194,8 +201,13 @@ async def test_the_timeout_of_a_condition_is_known_from_history() -> None:
         connection_of(engine.store).execute("update workflow set next_wake = null")
         await tampered(api)
         after = await detail(api)
-        for part in ("waits", "wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id"):
+        for part in ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id"):
             assert after[part] == before[part], part
+        assert untasked(after["waits"]) == untasked(before["waits"])
+        assert [(wait["task_backed"], wait["task_status"]) for wait in (*before["waits"], *after["waits"])] == [
+            (True, "ready"),
+            (False, "missing"),
+        ]
 
 
 @pytest.mark.contract("COND-11", "SIG-10")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from backstay.codec.values import loads
+from backstay.engine.describe import describe_state, with_history
 from backstay.engine.waiters import ENDED
 from backstay.kernel.decision import Decision, InstanceRow
 from backstay.kernel.event import HistoryDamaged, Recorded, clock
@@ -471,7 +472,11 @@ class Auditor:
         about = loaded.row.workflow_id
         commands = self.sim.disk.commands.get(run.workflow, [])
         chain = {other.run_id: other for other in self.sim.disk.runs.values() if other.workflow == run.workflow}
-        text = canonical(bundle(run, loaded.history, commands, loaded.history[-1].at, chain))
+        at = loaded.history[-1].at
+        found = with_history(
+            describe_state(self.machine, self.fold(loaded), at, None, None), loaded.history, commands, []
+        )
+        text = canonical(bundle(run, loaded.history, commands, at, chain, found))
         read = exports.read(text, self.machine.kinds)
         events = [(e.sequence, e.at, e.event, exports.said(e.context)) for e in loaded.history]
         back = [(e.sequence, e.at, e.event, e.context) for e in read]

@@ -23,6 +23,7 @@ from backstay.store import (
     Applied,
     Loaded,
     Located,
+    Opening,
     RegistryEntry,
     RunFilter,
     StoredSend,
@@ -43,6 +44,7 @@ READS = (
         "find_all",
         "locate",
         "load",
+        "opening",
         "history",
         "last_event",
         "due",
@@ -314,6 +316,14 @@ class MemoryStore:
         return self.disk.load(self._kinds, key)
 
     @as_ready
+    def opening(self, key: int) -> Opening | None:
+        self._seam.read(self)
+        row = self.disk.workflows.get(key)
+        if row is None:
+            return None
+        return Opening(row, None if row.run is None else self.disk.run(row.run), self.disk.tasks_of(key))
+
+    @as_ready
     def history(self, run: int, after: int = 0, limit: int | None = None) -> list[Recorded]:
         self._seam.read(self)
         found = self.disk.history(self._kinds, run)[after:]
@@ -403,9 +413,10 @@ class MemoryStore:
         return None if run is None or run.namespace != namespace else self.disk.run(run.key)
 
     @as_ready
-    def commands(self, workflow: int) -> list[CommandRecord]:
+    def commands(self, workflow: int, skip: int = 0, limit: int | None = None) -> list[CommandRecord]:
         self._seam.read(self)
-        return list(self.disk.commands.get(workflow, ()))
+        found = self.disk.commands.get(workflow, [])[skip:]
+        return found if limit is None else found[:limit]
 
     @as_ready
     def command(self, workflow: int, command_type: str, request_id: str) -> CommandRecord | None:

@@ -180,6 +180,23 @@ class Alone:
         await applied(store, instance)
         assert await stored(store, instance) == expected(instance)
 
+    async def test_an_instance_without_its_history_is_what_loading_it_gives(self, database: Database) -> None:
+        store = await database.open()
+        instance = StoredFlow()
+        walk(instance, ["activity", "begin", "fail", "wait", "begin", "sleep", "again", "continue", "activity"])
+        await applied(store, instance)
+        found = await store.load(instance.key)
+        opening = await store.opening(instance.key)
+        assert found is not None
+        assert opening is not None
+        assert (opening.row, opening.run) == (found.row, found.run)
+        assert sorted(task.id for task in opening.tasks) == sorted(task.id for task in found.tasks)
+        assert opening.tasks
+        assert opening.run is not None
+        history = await store.history(opening.run.key, 0, opening.row.length)
+        assert (len(history), history[-1].checksum) == (opening.row.length, opening.row.checksum)
+        assert await store.opening(404) is None
+
     async def test_a_run_of_every_kind_of_row_is_read_back_as_it_was_decided(self, database: Database) -> None:
         store = await database.open()
         instance = StoredFlow()
@@ -264,6 +281,8 @@ class Alone:
         await applied(store, instance)
         found = await store.commands(instance.key)
         assert found == instance.commands
+        assert await store.commands(instance.key, 1, 2) == found[1:3]
+        assert await store.commands(instance.key, 4, 100) == found[4:]
         assert [command.outcome for command in found] == [
             "started_new",
             "rejected_duplicate",
@@ -993,6 +1012,9 @@ class Shared:
         for elsewhere in (f"(select key from run where workflow = {instance.key} and number = 1)", "7", "null"):
             await database.sql(f"update workflow set run = {elsewhere} where key = {instance.key}")
             assert await store.load(instance.key) == sound._replace(drifted=True)
+        opening = await store.opening(instance.key)
+        assert opening is not None
+        assert (opening.row.run, opening.run, opening.row.length) == (None, None, sound.row.length)
 
     async def test_runs_and_their_histories_are_counted(self, database: Database) -> None:
         store = await database.open()

@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from backstay import collector
 from backstay.engine.cache import Reply
-from backstay.engine.describe import beside, describe
+from backstay.engine.describe import beside, brief
 from backstay.engine.engine import Engine
 from backstay.engine.explain import Explainer
 from backstay.engine.history_news import HistoryNews
 from backstay.engine.instances import Instances, resolver, start_message
+from backstay.engine.looking import Looked, Looking
 from backstay.engine.outlines import Outlines
 from backstay.engine.projector import Projector
 from backstay.engine.schedules import ScheduleApi
@@ -46,8 +46,6 @@ Exporter = Callable[
 ]
 """Writes a run as a file. It decodes payloads, which an engine does not."""
 
-LONG = 1000  # events from which on a history is processed on a thread
-
 
 class Api:
     """One method, `call`, for every request. `guest`: this process never becomes the engine; `unoffered`: see `Sweep`."""
@@ -66,10 +64,10 @@ class Api:
         self._instances = Instances(engine)
         self.streams = StreamApi(engine, self._instances)
         self._written = written
-        self._one_aside = asyncio.Lock()
         self.slices = Slices(engine.world, engine.store)
         self.outlines = Outlines(self.slices, engine.store)
         self.news = HistoryNews(engine)
+        self.looking = Looking(engine, self._instances)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
             ask.ReserveWorkflow: self.reserve,
@@ -202,34 +200,23 @@ class Api:
         return ask.Result(workflow_id=workflow_id, run_id="", status=None) if ended is None else ended
 
     async def describe(self, request: ask.DescribeWorkflow) -> ask.Description:
-        return (await self.look(request))[0]
+        return brief((await self.look(request)).found)
 
-    async def look(self, request: ask.DescribeWorkflow) -> tuple[ask.Description, list[Recorded]]:
-        """Describe an instance; also returns the history of the current run, from which the description was made."""
-        key = await self._instances.key(request.namespace, request.workflow_id)
-        loaded = await self._instances.load(key)
-        if loaded is None:
-            raise Refused("workflow_not_found", f"there is no workflow {request.workflow_id!r}")
-        engine = self._engine
-        commands = await engine.store.commands(key)
-        instance = engine.loading.committed(
-            loaded
-        )  # no await from here on: this may be the state that the engine goes on to change
-        run = instance.run
-        deployed = None if run is None else engine.define(run.routing, run.workflow_type)[1]
-        found = describe(
-            engine.machine,
-            instance,
-            loaded.history,
-            commands,
-            engine.world.now(),
-            None if run is None else engine.matching.why_unanswered(run.workflow_type, run.routing),
-            engine.matching.is_stranded if engine.holder else None,
-            None if deployed is None else deployed.fingerprint,
-        )
-        if loaded.drifted:
-            found = replace(found, current_run_source="run_order_fallback")
-        return found, loaded.history
+    def look(self, request: ask.DescribeWorkflow) -> Awaitable[Looked]:
+        """Describe the current run of an instance, with everything that its history tells."""
+        return self.looking.current(request.namespace, request.workflow_id)
+
+    def look_at(self, row: RunRow) -> Awaitable[Looked]:
+        """Describe any run, with everything that its history tells."""
+        return self.looking.of_run(row)
+
+    def glance(self, namespace: str, workflow_id: str) -> Awaitable[Looked]:
+        """Describe the current run of an instance by its state, with its first and last events only."""
+        return self.looking.current(namespace, workflow_id, views=False)
+
+    def turn(self) -> Awaitable[None]:
+        """Let the event loop run other work."""
+        return self.looking.turn()
 
     async def list(self, request: ask.ListWorkflows) -> list[RunRow]:
         where = _filter(request)
@@ -270,17 +257,18 @@ class Api:
 
     async def write(self, request: ask.ExportHistory, into: Callable[[bytes], object]) -> None:
         """Write an export piece by piece. `into` is called on another thread if the run is long."""
-        found = await self.describe(ask.DescribeWorkflow(workflow_id=request.workflow_id, namespace=request.namespace))
         store = self._engine.store
-        row = found.run
-        if request.run_id is not None and (row is None or row.run_id != request.run_id):
-            row = await store.run(request.namespace, request.run_id)
-            if row is None or row.workflow_id != request.workflow_id:
+        if request.run_id is None:
+            found, history, _ = await self.looking.current(request.namespace, request.workflow_id)
+        else:
+            asked = await store.run(request.namespace, request.run_id)
+            if asked is None or asked.workflow_id != request.workflow_id:
                 raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
+            found, history, _ = await self.looking.of_run(asked)
+        row = found.run
         if row is None:
             raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
         commands = [command for command in found.commands if command.may_be_of(row.key)]
-        history = await self.whole(row)
         chain = await beside(store, row.namespace, history)
         now = self._engine.world.now()
 
@@ -290,33 +278,13 @@ class Api:
 
         await self.aside(history, write)
 
-    async def whole(self, row: RunRow) -> list[Recorded]:
+    def whole(self, row: RunRow) -> Awaitable[list[Recorded]]:
         """Read a whole history. The event loop runs other work between its pages."""
-        found: list[Recorded] = []
-        while True:
-            page = await self._engine.store.history(row.key, found[-1].sequence if found else 0, ask.PAGE_MAX)
-            found += page
-            if len(page) < ask.PAGE_MAX:
-                return found
-            turn = self._engine.world.future()
-            self._engine.world.soon(partial(turn.set_result, None))
-            await turn
+        return self.looking.whole(row)
 
-    async def aside(self, history: Sized, make: Callable[[], T]) -> T:
-        """Call `make`. For a long history on a thread, so that nobody waits; one at a time, so that memory suffices."""
-        if len(history) < LONG:
-            return make()
-        async with self._one_aside:
-            pool = self._engine.world.pool(1, "backstay-aside")
-            future: asyncio.Future[tuple[T | None, Exception | None]] = self._engine.world.future()
-            try:
-                pool.submit(partial(_tried, make), lambda made: None if future.done() else future.set_result(made))
-                made, error = await future
-            finally:
-                pool.close()
-        if error is not None:
-            raise error
-        return cast(T, made)
+    def aside(self, history: Sized, make: Callable[[], T]) -> Awaitable[T]:
+        """Call `make`. For a long history on a thread, so that nobody waits."""
+        return self.looking.aside(history, make)
 
     async def history(self, request: ask.GetHistory) -> list[Recorded]:
         if request.run_id is not None:
@@ -329,10 +297,11 @@ class Api:
                 )
             run = row.key
         else:
-            loaded = await self._engine.store.load(await self._instances.key(request.namespace, request.workflow_id))
-            if loaded is None or loaded.row.run is None:
+            key = await self._instances.key(request.namespace, request.workflow_id)
+            opening = await self._engine.store.opening(key)
+            if opening is None or opening.row.run is None:
                 return []
-            run = loaded.row.run
+            run = opening.row.run
         return await self._engine.store.history(run, request.after, request.limit)
 
     # -- inside
@@ -378,14 +347,6 @@ def _result(workflow_id: str, end: ChainEnd) -> ask.Result:
     return ask.Result(
         workflow_id=workflow_id, run_id=end.run_id, status=end.status, closed_reason=end.closed_reason, event=end.event
     )
-
-
-def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    try:
-        with collector.resting():
-            return make(), None
-    except Exception as error:
-        return None, error
 
 
 def _duplicate(reply: StartReply, start: ask.StartWorkflow) -> Refused:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
+
+from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord, RunRow
-from backstay.kernel.event import Recorded
+from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.features import pause
 from backstay.kernel.features.memo import Memo
 from backstay.kernel.features.start import Identity
@@ -19,41 +22,40 @@ from backstay.kernel.views.failures import failures
 from backstay.kernel.views.lineage import continued
 from backstay.kernel.views.liveness import NOTHING, liveness, missing, transport_state, wait_of
 from backstay.kernel.views.messages import signals, updates
-from backstay.kernel.views.waits import waits
+from backstay.kernel.views.summary import summarize
+from backstay.kernel.views.waits import back, newest_waits, waits
 from backstay.protocol.requests import Description, TaskView
 from backstay.store import Store
 
+SHORT = 500  # events of a run whose lists are shown whole
+SHOWN = 200  # entries of a list of a longer run
 
-def describe(
+
+def describe_state(
     machine: Machine,
     instance: Instance,
-    history: list[Recorded],
-    commands: list[CommandRecord],
     now: Micros,
     definition: str | None,
     is_stranded: Callable[[Task], bool] | None,
     deployed: str | None = None,
+    *,
+    current: bool = True,
 ) -> Description:
-    """Describe an instance. `definition`: why its code cannot answer queries; `is_stranded`: whether no live
-    worker could take a task; `deployed`: the fingerprint of today's code."""
-    run = instance.run
-    if run is None:
-        return Description(
-            workflow_id=instance.workflow_id,
-            namespace=instance.namespace,
-            workflow_type=instance.workflow_type,
-            status="reserved",
-            run=None,
-            liveness_state="reserved",
-            commands=commands,
-        )
+    """Describe a run by its state.
+
+    `definition`: why its code cannot answer queries. `is_stranded`: whether no live worker could take a task. `deployed`: the
+    fingerprint of today's code. `current`: it is the newest
+    run of its instance; else nothing but its history was folded.
+    """
+    run = instance.current
     started = run.part(Identity).started
     scheduled = started is not None and instance_kind(started.parent_namespace or "") == "schedule"
     wait = wait_of(instance) if run.is_open else NOTHING
-    own = [command for command in commands if command.run == run.key]
-    failed = failures(history, run.run_id)
+    summary = summarize(machine, instance, stamp=None if current else run.length)
     state = liveness(machine, instance, now, is_stranded)
     return Description(
+        is_current_run=current,
+        current_run_id=run.run_id if current else None,
         workflow_id=instance.workflow_id,
         namespace=instance.namespace,
         workflow_type=run.workflow_type,
@@ -77,16 +79,47 @@ def describe(
             for task in instance.tasks.values()
         ],
         missing_tasks=missing(machine, instance),
-        commands=commands,
-        waits=waits(history, run),
-        signals=signals(history, own, instance.buffered_events),
-        updates=updates(history, instance.buffered_events),
-        actions=actions(instance, state, now, definition=definition),
+        actions=actions(instance, state, now, current=current, definition=definition),
         declared=declared(started),
-        failures=failed,
-        exception_count=len(failed),
+        summary=summary,
+        exception_count=summary.exception_count,
         determinism_source=_source(None if started is None else started.workflow_definition_fingerprint, deployed),
     )
+
+
+def with_history(
+    found: Description, history: list[Recorded], commands: list[CommandRecord], held: list[tuple[Event, Context]]
+) -> Description:
+    """The description of a run with the views of its history. `held`: events that are accepted and not recorded yet."""
+    row = found.run
+    assert row is not None, "a run that has a history has a row"
+    own = [command for command in commands if command.run == row.key]
+    tasks = [view.task for view in found.tasks]
+    failed = failures(history, row.run_id, tasks)
+    waiting = waits(history, row)
+    back(waiting, tasks, found.next_wake)
+    return replace(
+        found,
+        commands=commands,
+        waits=waiting,
+        signals=signals(history, own, held),
+        updates=updates(history, held),
+        failures=failed,
+        exception_count=len(failed),
+    )
+
+
+def brief(found: Description) -> Description:
+    """The description of a long run with the newest entries of its lists, and with how many there are in all."""
+    if found.run is None or found.run.length <= SHORT:
+        return found
+    lists = {name: getattr(found, name) for name in ("commands", "signals", "updates", "failures")}
+    cut: dict[str, Any] = {name: entries[-SHOWN:] for name, entries in lists.items() if len(entries) > SHOWN}
+    if len(found.waits) > SHOWN:
+        cut["waits"] = newest_waits(found.waits, SHOWN)
+    if len(found.tasks) > SHOWN:
+        cut["tasks"] = found.tasks[:SHOWN]
+    return replace(found, **cut, totals={name: len(getattr(found, name)) for name in cut})
 
 
 async def beside(store: Store, namespace: str, history: Iterable[Recorded]) -> dict[str, RunRow]:

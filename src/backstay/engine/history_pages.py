@@ -29,14 +29,16 @@ def fitting(events: list[Recorded], most: int) -> list[Recorded]:
     return events if len(events) <= PAGE_MAX else events[:PAGE_MAX]
 
 
-async def read_page(store: Store, run: int, after: int, last: int, most: int) -> list[Recorded]:
-    """Events of a run after `after` and up to `last`, as many as fit into `most` bytes.
+async def read_page(
+    store: Store, run: int, after: int, last: int, most: int, longest: int = PAGE_MAX
+) -> list[Recorded]:
+    """Events of a run after `after` and up to `last`, as many as fit into `most` bytes, and at most `longest` of them.
 
     The first few events tell how many to ask for, so that large ones are not read only to be thrown away.
     """
     found: list[Recorded] = []
     wanted = FIRST
-    while wanted > 0 and (left := min(last - after, PAGE_MAX - len(found))) > 0:
+    while wanted > 0 and (left := min(last - after, longest - len(found))) > 0:
         part = await store.history(run, after, min(wanted, left))
         found += [entry for entry in part if entry.sequence <= last]
         if not part:

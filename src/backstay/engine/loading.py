@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -11,14 +11,15 @@ from backstay.engine.cache import Cache, CachedInstance, Reply
 from backstay.engine.refused_completions import Submits
 from backstay.engine.timer_queue import TimerQueue
 from backstay.engine.world import World
-from backstay.kernel.decision import RunRow
+from backstay.kernel.decision import InstanceRow, RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance, Moment, Run
+from backstay.kernel.task import Task
 from backstay.kernel.turn import add_task_deadlines
 from backstay.kernel.values import Micros
-from backstay.store import Loaded, Ready, Store, Unavailable
+from backstay.store import Loaded, Opening, Ready, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
@@ -134,12 +135,12 @@ class Loading:
         if not entry.inflight:
             self._engine.keep_or_evict(entry)
 
-    def committed(self, loaded: Loaded) -> Instance:
-        """The committed state, for reading: the instance in memory if it is exactly these rows, else folded from them."""
-        entry = self._cache.get(loaded.row.key)
-        if entry is not None and not (entry.inflight or entry.dead) and _matches(entry.instance, loaded):
-            return entry.instance
-        return self.restore(loaded)
+    def unchanged(self, opening: Opening) -> Instance | None:
+        """The committed state in memory, for reading, if it is exactly what these rows say."""
+        entry = self._cache.get(opening.row.key)
+        if entry is None or entry.inflight or entry.dead or not _is_state_of(opening, entry.instance):
+            return None
+        return entry.instance
 
     async def in_memory(self, key: int) -> Instance | None:
         """The instance in memory, if it is committed and has the rows that are on disk now; its history is not read."""
@@ -175,7 +176,14 @@ class Loading:
 
     def restore(self, loaded: Loaded) -> Instance:
         """Fold an instance from its rows."""
-        row = loaded.row
+        instance = self.blank(loaded.row, loaded.run)
+        if instance.run is not None:
+            self._machine.fold(instance, instance.run, loaded.history)
+        self.add_rows(instance, loaded.row, loaded.run, loaded.tasks)
+        return instance
+
+    def blank(self, row: InstanceRow, run: RunRow | None) -> Instance:
+        """An instance as its row says, with its current run, whose history is not folded yet."""
         instance = Instance(row.key, row.namespace, row.workflow_id)
         instance.workflow_type = row.workflow_type
         instance.exists = True
@@ -184,27 +192,35 @@ class Loading:
         instance.cursor = row.cursor
         instance.next_wake = row.next_wake
         instance.reserved_at = row.reserved_at
-        if loaded.run is not None:
-            run = instance.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
-            self._machine.fold(instance, run, loaded.history)
-            for task in loaded.tasks:
+        if run is not None:
+            instance.run = Run(run.key, run.run_id, run.number)
+        return instance
+
+    def add_rows(self, instance: Instance, row: InstanceRow, indexed: RunRow | None, tasks: Sequence[Task]) -> None:
+        """Add what is stored beside history, once the history is folded."""
+        run = instance.run
+        if run is not None and indexed is not None:
+            for task in tasks:
                 instance.keep_task(task)
                 add_task_deadlines(run, task)
             self._machine.agenda.restart_after_clock_change(instance, self._world.now(), self._rearmed)
-            instance.missing_tasks = row.expects - len(loaded.tasks)
-            instance.needs_reconcile = instance.missing_tasks != 0 or (loaded.run.closed_at is None) != run.is_open
+            instance.missing_tasks = row.expects - len(tasks)
+            instance.needs_reconcile = instance.missing_tasks != 0 or (indexed.closed_at is None) != run.is_open
         instance.buffered_events = list(row.buffered_events)
-        return instance
 
 
-def _matches(instance: Instance, loaded: Loaded) -> bool:
+def _is_state_of(opening: Opening, instance: Instance) -> bool:
     """Whether a state is that of these rows: after the same decision, with the same history, tasks and wake."""
-    run, history = instance.run, loaded.history
+    row, indexed, run = opening.row, opening.run, instance.run
     return (
-        (instance.last_decision, instance.next_wake) == (loaded.row.last_decision, loaded.row.next_wake)
-        and run is not None
-        and bool(history)
-        and (run.length, run.checksum) == (history[-1].sequence, history[-1].checksum)
-        and len(instance.tasks) == len(loaded.tasks)
-        and all(instance.tasks.get(task.id) == task for task in loaded.tasks)
+        run is not None
+        and indexed is not None
+        and (instance.last_decision, instance.next_wake, instance.cursor, instance.command_sequence)
+        == (row.last_decision, row.next_wake, row.cursor, row.command_sequence)
+        and (run.key, run.length, run.checksum) == (row.run, row.length, row.checksum)
+        and (indexed.closed_at is None) == run.is_open
+        and row.expects == len(instance.tasks) + instance.missing_tasks
+        and len(instance.tasks) == len(opening.tasks)
+        and all(instance.tasks.get(task.id) == task for task in opening.tasks)
+        and list(instance.buffered_events) == list(row.buffered_events)
     )

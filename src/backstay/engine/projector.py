@@ -233,7 +233,7 @@ class Projector:
             return summarize(engine.machine, known)
         loaded = await engine.store.load(row.workflow)
         if loaded is not None and loaded.run is not None and loaded.run.key == row.key:
-            return summarize(engine.machine, engine.loading.committed(loaded))
+            return summarize(engine.machine, engine.loading.restore(loaded))
         return summarize(engine.machine, await engine.loading.fold_older(row), stamp=row.length)
 
 

@@ -61,7 +61,7 @@ def make_views(
     """
     links = lineage_view(row, history, {})
     return {
-        "waits": waits_view(row, history, tasks),
+        "waits": waits_view(row, history, tasks, wake),
         "timeline": timeline(history, row.run_id),
         "timers": timers_view(row, history, wake),
         "lineage": [{"direction": "parent"} | link for link in links["parents"]]

@@ -268,7 +268,7 @@ class Machine:
         event = entry.event
         fold, is_step, resume, own_task = self._plans[type(event)]
         run.length = sequence = entry.sequence
-        run.bytes += len(entry.body)
+        run.bytes += len(entry.type) + len(entry.body)
         run.checksum = entry.checksum
         run.last_at = entry.at
         if is_step and event.sequence > run.step:  # type: ignore[attr-defined]

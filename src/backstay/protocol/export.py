@@ -26,6 +26,8 @@ from backstay.protocol.payloads import envelope
 from backstay.protocol.redaction import PayloadField, Redactor, payloads, redact
 from backstay.protocol.requests import Description
 from backstay.protocol.run_detail import BUCKET_OF, PROJECTION_SOURCES, declared, memo, run_detail
+from backstay.protocol.run_fields import run_fields
+from backstay.protocol.run_tasks import replay_block
 
 SCHEMA = "durable-workflow.v2.history-export"
 FRAMING = "single-object-v1"
@@ -51,25 +53,29 @@ def bundle(
     commands: list[CommandRecord],
     exported_at: Micros,
     chain: Mapping[str, RunRow],
-    found: Description | None = None,
+    found: Description,
     how: Exporting = AS_IT_IS,
 ) -> dict[str, Any]:
-    """`chain`: the runs beside this one. `found`: the instance of the run, if it is still there to be described."""
-    held = found if found is not None and found.run is not None and found.run.run_id == row.run_id else None
-    parts = run_detail(row, history, commands, held, chain)
+    """`chain`: the runs beside this one. `found` describes the run."""
+    parts = run_detail(row, history, commands, found, chain)
     content: dict[str, Any] = {
         "schema": SCHEMA,
         "schema_version": 1,
         "exported_at": iso(exported_at),
         "dedupe_key": f"{row.run_id}:{row.length}",
         "history_complete": row.closed_at is not None,
-        "workflow": _workflow(row, history, found, held),
+        "workflow": _workflow(row, history, found),
         "payloads": _payloads(history),
         "selected_run": {
             **PROJECTION_SOURCES,
-            "current_run_source": None if found is None else found.current_run_source,
+            "current_run_id": found.current_run_id,
+            "current_run_source": found.current_run_source,
             "status": row.status,
-            **{name: None if held is None else getattr(held, name) for name in _RESUME},
+            **run_fields(row, found),
+            "exception_count": parts["exception_count"],
+            "open_wait_count": parts["open_wait_count"],
+            "replay_block": replay_block(view.task for view in found.tasks),
+            "workflow_determinism_source": found.determinism_source,
             **declared(history),
         },
         "history_events": [_event(entry, row.run_id) for entry in history],
@@ -84,7 +90,7 @@ def bundle(
             for done in parts["activities"]
             for attempt in done["attempts"]
         ],
-        "commands": [command | {"recorded_at": command["at"]} for command in parts["commands"]],
+        "commands": parts["commands"],
         "tasks": [task | {"task_type": task["type"]} for task in parts["tasks"]],
         "failures": parts["failures"],
         "links": {
@@ -117,12 +123,7 @@ def exporter(
     return written
 
 
-_RESUME = ("liveness_state", "wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
-
-
-def _workflow(
-    row: RunRow, history: list[Recorded], found: Description | None, held: Description | None
-) -> dict[str, Any]:
+def _workflow(row: RunRow, history: list[Recorded], found: Description) -> dict[str, Any]:
     started = next((e.event for e in history if isinstance(e.event, WorkflowStarted)), None)
     archived = next((e for e in reversed(history) if isinstance(e.event, WorkflowArchived)), None)
     why = archived.event if archived is not None and isinstance(archived.event, WorkflowArchived) else None
@@ -130,9 +131,9 @@ def _workflow(
         "instance_id": row.workflow_id,
         "run_id": row.run_id,
         "run_number": row.number,
-        "is_current_run": held is not None,
-        "current_run_id": None if found is None or found.run is None else found.run.run_id,
-        "current_run_source": None if found is None else found.current_run_source,
+        "is_current_run": found.is_current_run,
+        "current_run_id": found.current_run_id,
+        "current_run_source": found.current_run_source,
         "namespace": row.namespace,
         "workflow_type": row.workflow_type,
         "workflow_class": None if started is None else started.workflow_class,

@@ -88,18 +88,31 @@ def blob(text: str, field: str) -> bytes:
 
 
 def decoded(value: bytes | None) -> Any:
-    """The plain value of a payload, for people; None if it cannot be shown in JSON."""
+    """The plain value of a payload, for people. One that cannot be decoded says so: it is shown as it is stored, and why."""
     try:
         return None if value is None else plain_value(avro.decode(value))
-    except PayloadError:
-        return None
+    except PayloadError as error:
+        return undecodable(value, str(error))
+
+
+def undecodable(value: bytes | None, reason: str) -> dict[str, Any]:
+    """What is shown of a payload that cannot be decoded."""
+    return {
+        "codec": CODEC,
+        "blob": None if value is None else avro.to_text(value),
+        "undecodable": True,
+        "reason": reason,
+    }
 
 
 def preview(value: bytes) -> str:
     """The beginning of a payload as JSON, for people. A large payload is not decoded."""
     if len(value) > PREVIEWED:
         return f"({len(value)} bytes)"
-    text = msgspec.json.encode(decoded(value)).decode()
+    try:
+        text = msgspec.json.encode(plain_value(avro.decode(value))).decode()
+    except PayloadError as error:
+        text = f"({len(value)} bytes that cannot be decoded: {error})"
     return text if len(text) <= PREVIEW else f"{text[:PREVIEW]}…"
 
 

@@ -26,6 +26,7 @@ from backstay.kernel.values import Micros, Routing, moment
 from backstay.kernel.views.actions import Actions, Declared
 from backstay.kernel.views.failures import FailureView
 from backstay.kernel.views.messages import SignalView, UpdateView
+from backstay.kernel.views.summary import RunSummary
 from backstay.kernel.views.waits import WaitView
 from backstay.kernel.views.why import Why
 
@@ -142,8 +143,12 @@ class Description(Struct, frozen=True, kw_only=True):
     child_call_id: str | None = None
     schedule_id: str | None = None  # that started it
     exception_count: int = 0
+    is_current_run: bool = True
+    current_run_id: str | None = None
     current_run_source: str = "continue_as_new_lineage"  # or run_order_fallback: the instance's row names another run
     determinism_source: str = "unavailable"  # live_definition | definition_drift | unavailable
+    summary: RunSummary | None = None
+    totals: dict[str, int] = {}  # how many there are, of the lists above that were cut to their newest entries
 
     @property
     def blocked(self) -> bool:

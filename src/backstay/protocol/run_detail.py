@@ -5,30 +5,32 @@ All of it is folded from history. Only `tasks` are rows, and their names come fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from msgspec import Struct
-
-from backstay.kernel.agenda import wake_is_late
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.task import Task
-from backstay.kernel.values import SECOND, Micros, activity_task_id
+from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views import actions
 from backstay.kernel.views.activities import ActivityView, activities
-from backstay.kernel.views.failures import failures
-from backstay.kernel.views.lineage import Link, lineage
-from backstay.kernel.views.messages import signals, updates
+from backstay.kernel.views.failures import FailureView
+from backstay.kernel.views.lineage import Lineage, Link, lineage
+from backstay.kernel.views.messages import SignalView, UpdateView
 from backstay.kernel.views.timeline import WORDS
 from backstay.kernel.views.timers import TimerView, timers
-from backstay.kernel.views.waits import WaitView, waits
+from backstay.kernel.views.waits import WaitView, back, newest_waits, waits
 from backstay.kernel.words import About
-from backstay.protocol.history import iso, operator_event, time_fields
+from backstay.protocol.history import iso, operator_event
 from backstay.protocol.payloads import envelope
-from backstay.protocol.requests import Description, TaskView
+from backstay.protocol.plain import innermost, plain
+from backstay.protocol.requests import Description
+from backstay.protocol.run_tasks import closed_tasks, missing_task, shown_task, timer_tasks
+
+T = TypeVar("T")
+S = TypeVar("S", ActivityView, TimerView)
 
 # Everything shown was recorded as typed events; the contract wants a field that says so.
 AUTHORITY: dict[str, Any] = {
@@ -57,42 +59,108 @@ PROJECTION_SOURCES = dict.fromkeys(
 """Views are folded from history at every request; no stored projection could be out of date."""
 
 
+class RunParts(NamedTuple):
+    """The lists of a run, each whole, as views of the kernel: what is shown of them becomes JSON."""
+
+    activities: list[ActivityView]
+    waits: list[WaitView]
+    timers: list[TimerView]
+    failures: list[FailureView]
+    signals: list[SignalView]
+    updates: list[UpdateView]
+    commands: list[CommandRecord]
+    lineage: Lineage
+
+
 def run_detail(
     row: RunRow,
     history: list[Recorded],
     commands: list[CommandRecord],
-    held: Description | None,
+    found: Description,
     chain: Mapping[str, RunRow],
+    shown: int | None = None,
 ) -> dict[str, Any]:
-    """The parts of a run that follow from its history.
-
-    `held` describes the instance if the run is its current one. `chain`: the runs before and after it, by run id.
-    """
-    done = activities(history)
-    waiting = held.waits if held else waits(history, row)
-    wake = held.next_wake if held else None
-    tasks = [view.task for view in held.tasks] if held else []
+    """The parts of a run that follow from its history. `found` describes the run. `chain`: the runs before and after it, by
+    run id. `shown`: how many entries of each list, the open and the newest ones; None: all."""
+    parts = RunParts(
+        activities=activities(history),
+        waits=found.waits,
+        timers=timers(history, row, found.next_wake),
+        failures=found.failures,
+        signals=found.signals,
+        updates=found.updates,
+        commands=commands,
+        lineage=lineage(history, row.number, chain),
+    )
+    if row.is_open:
+        serving = {view.sequence: view for view in parts.activities}
+        tasks = [shown_task(view, row.run_id, serving) for view in found.tasks[:shown]]
+        tasks += [missing_task(task, row.run_id, serving) for task in found.missing_tasks[:shown]]
+        tasks += timer_tasks(parts.waits, found.next_wake)
+        task_total = len(found.tasks) + len(found.missing_tasks) + sum(task["type"] == "timer" for task in tasks)
+        tasks = tasks[:shown]
+    else:
+        tasks = closed_tasks(row, history, parts.activities)
+        task_total = len(tasks)
+        tasks = list(newest(tasks, shown))
+    told = newest_first_open(parts.activities, shown)
+    exceptions = [plain(view) for view in newest(parts.failures, shown)]
+    lists: dict[str, list[dict[str, Any]]] = {
+        "commands": shown_commands(newest(commands, shown), found.signals, found.updates),
+        "signals": [plain(view) for view in newest(found.signals, shown)],
+        "updates": [plain(view) for view in newest(found.updates, shown)],
+        "waits": [shown_wait(view) for view in (parts.waits if shown is None else newest_waits(parts.waits, shown))],
+        "tasks": tasks,
+        "timeline": timeline(newest(history, shown), row.run_id),
+        "activities": [shown_activity(view) for view in told],
+        "timers": [shown_timer(view) for view in newest_first_open(parts.timers, shown)],
+        "failures": exceptions,
+        "parents": [shown_link(link) for link in parts.lineage.parents],
+        "children": [shown_link(link) for link in newest(parts.lineage.children, shown)],
+    }
+    totals = {name: len(getattr(parts, name)) for name in RunParts._fields if name != "lineage"}
+    totals |= {
+        "tasks": task_total,
+        "timeline": len(history),
+        "parents": len(parts.lineage.parents),
+        "children": len(parts.lineage.children),
+    }
     return {
-        "commands": [plain(command) for command in commands],
-        "signals": [plain(view) for view in (held.signals if held else signals(history, commands))],
-        "updates": [plain(view) for view in (held.updates if held else updates(history))],
-        "waits": waits_view(row, history, tasks),
-        "tasks": [
-            *(shown_task(view, row.run_id, done) for view in (held.tasks if held else [])),
-            *(missing_task(task, row.run_id, done) for task in (held.missing_tasks if held else [])),
-            *(timer_tasks(waiting, wake) if held else []),
-        ],
-        "timeline": timeline(history, row.run_id),
-        "activities": [shown_activity(view) for view in done],
-        "timers": timers_view(row, history, wake),
-        "failures": [plain(view) for view in failures(history, row.run_id)],
-        **lineage_view(row, history, chain),
+        **lists,
+        "open_wait_count": sum(wait.status == "open" for wait in parts.waits),
+        "exception_count": len(parts.failures),
+        "totals": totals,
+        "activity_views": told,
     }
 
 
-def waits_view(row: RunRow, history: Iterable[Recorded], tasks: Iterable[Task]) -> list[dict[str, Any]]:
-    """All waits of a run, open ones first. `tasks`: the task rows of the run."""
-    return [plain(view) | AUTHORITY for view in waits(history, row)]
+def newest(entries: Sequence[T], shown: int | None) -> Sequence[T]:
+    """The last entries of a list, in their order."""
+    return entries if shown is None or len(entries) <= shown else entries[-shown:]
+
+
+def newest_first_open(entries: list[S], shown: int | None) -> list[S]:
+    """The newest entries of a list, but no closed one instead of an open one. They stay in their order."""
+    if shown is None or len(entries) <= shown:
+        return entries
+    still_open = [place for place, view in enumerate(entries) if view.status in ("pending", "running")][-shown:]
+    closed = [place for place, view in enumerate(entries) if view.status not in ("pending", "running")]
+    chosen = still_open + closed[max(0, len(closed) - (shown - len(still_open))) :]
+    return [entries[place] for place in sorted(chosen)]
+
+
+def waits_view(
+    row: RunRow, history: Iterable[Recorded], tasks: Iterable[Task], wake: Micros | None = None
+) -> list[dict[str, Any]]:
+    """All waits of a run, open ones first, each with the task that backs it. `tasks` and `wake` are those of its instance, if
+    the run is the current one."""
+    found = waits(history, row)
+    back(found, tasks, wake)
+    return [shown_wait(view) for view in found]
+
+
+def shown_wait(view: WaitView) -> dict[str, Any]:
+    return plain(view) | innermost(view.parallel_group_path) | AUTHORITY
 
 
 def timers_view(row: RunRow, history: Iterable[Recorded], wake: Micros | None) -> list[dict[str, Any]]:
@@ -108,6 +176,32 @@ def lineage_view(
     return {
         "parents": [shown_link(link) for link in family.parents],
         "children": [shown_link(link) for link in family.children],
+    }
+
+
+_INTERNAL = ("run", "history_length")
+
+
+def shown_commands(
+    commands: Iterable[CommandRecord], signals: Iterable[SignalView], updates: Iterable[UpdateView]
+) -> list[dict[str, Any]]:
+    """Records of commands, each with the signal or update that it made."""
+    told = {view.command_id: view for view in (*signals, *updates) if view.command_id is not None}
+    return [_command(record, told.get(record.id)) for record in commands]
+
+
+def _command(record: CommandRecord, made: SignalView | UpdateView | None) -> dict[str, Any]:
+    shown = {name: value for name, value in plain(record).items() if name not in _INTERNAL}
+    signal = made if isinstance(made, SignalView) else None
+    update = made if isinstance(made, UpdateView) else None
+    return shown | {
+        "command_sequence": record.sequence,
+        "recorded_at": shown["at"],
+        "signal_id": None if signal is None else signal.signal_id,
+        "signal_status": None if signal is None else signal.status,
+        "signal_wait_id": None if signal is None else signal.signal_wait_id,
+        "update_id": None if update is None else update.update_id,
+        "update_status": None if update is None else update.status,
     }
 
 
@@ -129,28 +223,6 @@ def declared(history: list[Recorded]) -> dict[str, Any]:
     """The signals, updates and queries that the run's code declared when it began, with their contracts."""
     started = next((entry.event for entry in history if isinstance(entry.event, WorkflowStarted)), None)
     return plain(actions.declared(started)) | {name: getattr(started, name, None) or [] for name in _DECLARED}
-
-
-def plain(view: Struct) -> dict[str, Any]:
-    """A view as JSON: times in ISO, payloads in envelopes, unknown values as null."""
-    times = time_fields(type(view))
-    return {name: _plain(getattr(view, name), name in times) for name in view.__struct_fields__}
-
-
-def _plain(value: Any, is_time: bool) -> Any:
-    match value:
-        case None:
-            return None
-        case int() if is_time:
-            return iso(value)
-        case bytes():
-            return envelope(value)
-        case Struct():
-            return plain(value)
-        case list() | tuple():
-            return [_plain(item, False) for item in value]  # pyright: ignore[reportUnknownVariableType]
-        case _:
-            return value
 
 
 def timeline(history: Iterable[Recorded], run_id: str) -> list[dict[str, Any]]:
@@ -190,10 +262,7 @@ def _summary(entry: Recorded, about: About) -> str:
 
 
 def shown_activity(view: ActivityView) -> dict[str, Any]:
-    shown = plain(view)
-    if view.parallel_group_path:  # the innermost group is also shown flat
-        shown |= plain(view.parallel_group_path[-1])
-    return shown | AUTHORITY
+    return plain(view) | innermost(view.parallel_group_path) | AUTHORITY
 
 
 def log(view: ActivityView) -> dict[str, Any]:
@@ -236,111 +305,8 @@ def _bar(
 
 
 def shown_timer(view: TimerView) -> dict[str, Any]:
-    shown = plain(view)
-    if view.parallel_group_path:
-        shown |= plain(view.parallel_group_path[-1])
-    return shown | {"timer_id": view.id} | AUTHORITY
+    return plain(view) | innermost(view.parallel_group_path) | {"timer_id": view.id} | AUTHORITY
 
 
 def shown_link(link: Link) -> dict[str, Any]:
     return plain(link) | {"status_bucket": None if link.status is None else BUCKET_OF[link.status]} | AUTHORITY
-
-
-def shown_task(view: TaskView, run_id: str, views: Iterable[ActivityView]) -> dict[str, Any]:
-    task = view.task
-    activity = _activity_of(task, run_id, views)
-    return {
-        "id": task.id,
-        "type": task.kind,
-        "status": task.state,
-        "transport_state": view.transport_state,
-        "task_missing": False,
-        "label": _label(task, activity),
-        **plain(task.resume),
-        **({} if activity is None else _serving(activity)),
-        "attempt_count": task.attempt,
-        "lease_owner": task.owner,
-        "leased_at": None if task.leased_at is None else iso(task.leased_at),
-        "lease_expires_at": None if task.until is None else iso(task.until),
-        "available_at": iso(task.available_at),
-        "repair_count": task.repair_count,
-        "repair_available_at": None if task.repair_available_at is None else iso(task.repair_available_at),
-        "last_error": None if task.block is None else task.block.message,
-        "created_at": iso(task.created_at),
-    }
-
-
-def missing_task(task: Task, run_id: str, views: Iterable[ActivityView]) -> dict[str, Any]:
-    """A task that history expects and that has no row."""
-    view = TaskView(task=task, transport_state="missing")
-    shown = shown_task(view, run_id, views)
-    if task.kind == "activity":
-        about = f"activity:{shown['activity_execution_id']}"
-    else:
-        about = f"workflow:{task.resume.open_wait_id or run_id}"
-    return shown | _lost(about, task.id)
-
-
-def _lost(about: str, expected_task_id: str | None) -> dict[str, Any]:
-    return {
-        "id": f"missing:{about}",
-        "status": "missing",
-        "transport_state": "missing",
-        "task_missing": True,
-        "synthetic": True,
-        "expected_task_id": expected_task_id,
-    }
-
-
-def _serving(activity: ActivityView) -> dict[str, Any]:
-    return {
-        "activity_execution_id": activity.id,
-        "activity_attempt_id": activity.current_attempt_id,
-        "activity_type": activity.activity_type,
-        "workflow_sequence": activity.sequence,
-        "retry_after_attempt": activity.attempt_count if activity.available_at is not None else None,
-        "retry_available_at": None if activity.available_at is None else iso(activity.available_at),
-    }
-
-
-def timer_tasks(waiting: Iterable[WaitView], wake: Micros | None) -> list[dict[str, Any]]:
-    """Waits that a timer will end, as tasks. If the instance has no wake for it, the timer counts as missing."""
-    return [
-        timer_task(wait)
-        | (_lost(f"timer:{wait.resume_source_id}", wait.resume_source_id) if wake_is_late(wake, at) else {})
-        for wait in waiting
-        if wait.status == "open" and wait.source_status != "timeout_fired" and (at := wait.deadline_at) is not None
-    ]
-
-
-def timer_task(wait: WaitView) -> dict[str, Any]:
-    """The timer of a wait, as a task. It has no row of its own, only a deadline."""
-    assert wait.deadline_at is not None
-    return {
-        "id": wait.resume_source_id,
-        "type": "timer",
-        "status": "ready",
-        "transport_state": "scheduled",
-        "task_missing": False,
-        "label": f"timer, for {wait.kind}",
-        "timer_id": wait.resume_source_id,
-        "condition_wait_id": wait.wait_id if wait.kind == "condition" else None,
-        "condition_key": wait.condition_key,
-        "signal_wait_id": wait.wait_id if wait.kind == "signal" else None,
-        "open_wait_id": wait.wait_id,
-        "available_at": iso(wait.deadline_at),
-        "created_at": iso(wait.opened_at),
-    }
-
-
-def _activity_of(task: Task, run_id: str, views: Iterable[ActivityView]) -> ActivityView | None:
-    for view in views:
-        if task.id.startswith(activity_task_id(run_id, view.sequence, 1).rpartition(".")[0] + "."):
-            return view
-    return None
-
-
-def _label(task: Task, activity: ActivityView | None) -> str:
-    if activity is not None:
-        return f"activity {activity.activity_type}, attempt {max(activity.attempt_count, 1)}"
-    return f"{task.kind} task, for {task.resume.workflow_wait_kind or 'the run itself'}"

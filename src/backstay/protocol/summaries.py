@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.kernel.views.summary import RunSummary
-from backstay.protocol.run_detail import plain
+from backstay.protocol.plain import plain
 
 INSIDE = ("run", "workflow", "stamp", "wake", "tasks")
 """Fields that say how a summary was made, and nothing about the run."""

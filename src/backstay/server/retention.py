@@ -14,6 +14,8 @@ from typing import Any
 
 from backstay.engine.describe import beside
 from backstay.engine.engine import Engine
+from backstay.engine.instances import Instances
+from backstay.engine.looking import Looking
 from backstay.engine.world import Alarm
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features.stream import StreamClosed
@@ -33,6 +35,7 @@ EVERY = 1_000_000  # all of them
 class Retention:
     def __init__(self, engine: Engine, namespaces: Namespaces, settings: Settings) -> None:
         self._engine = engine
+        self._looking = Looking(engine, Instances(engine))
         self._namespaces = namespaces
         self._settings = settings
         self._alarm: Alarm | None = None
@@ -130,12 +133,12 @@ class Retention:
         if directory is None:
             return
         store = self._engine.store
-        commands = [command for command in await store.commands(row.workflow) if command.may_be_of(row.key)]
+        found, history, _ = await self._looking.of_run(row)
+        commands = [command for command in found.commands if command.may_be_of(row.key)]
         # Signed like an export, but not redacted: the archive replaces the run.
         how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
-        history = await store.history(row.key)
         chain = await beside(store, row.namespace, history)
-        content = bundle(row, history, commands, self._engine.world.now(), chain, how=how)
+        content = bundle(row, history, commands, self._engine.world.now(), chain, found, how)
         _write(Path(directory) / f"{row.namespace}-{row.run_id}.json", canonical(content))
 
     def _ring(self) -> None:

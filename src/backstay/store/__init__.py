@@ -111,6 +111,17 @@ class Loaded(NamedTuple):
     drifted: bool = False  # its row names another run than its newest, which this is
 
 
+class Opening(NamedTuple):
+    """An instance at one moment without its history, which may be long: its row, the row of its current run, its task rows.
+
+    The history of that moment is the first `row.length` events of the run. It ends with `row.checksum`.
+    """
+
+    row: InstanceRow
+    run: RunRow | None  # None: it has none, or the run that its row names has no row
+    tasks: list[Task]
+
+
 class StoredSend(NamedTuple):
     """An outbox message that was not delivered yet; `body` is the encoded message."""
 
@@ -241,6 +252,10 @@ class Store(FiguresStore, Protocol):
 
     def load(self, key: int) -> Awaitable[Loaded | None]: ...
 
+    def opening(self, key: int) -> Awaitable[Opening | None]:
+        """What `load` reads, without the history: for readers that read it page by page."""
+        ...
+
     def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
         """A run's events after a sequence, verified. Damage raises `HistoryDamaged`."""
         ...
@@ -332,7 +347,9 @@ class Store(FiguresStore, Protocol):
         """The number of events and of bytes in the history of each of these runs."""
         ...
 
-    def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]: ...
+    def commands(self, workflow: int, skip: int = 0, limit: int | None = None) -> Awaitable[list[CommandRecord]]:
+        """The records of commands in the order in which they were decided. They are only ever added to."""
+        ...
 
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
         """The record of an earlier command with this request id."""

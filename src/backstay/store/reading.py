@@ -18,7 +18,7 @@ from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpa
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
-from backstay.store import HistorySizes, Loaded, Located, Ready, RegistryEntry, StatusCount, StoredSend, rows
+from backstay.store import HistorySizes, Loaded, Located, Opening, Ready, RegistryEntry, StatusCount, StoredSend, rows
 from backstay.store.counting import RunCounts, count, ready_groups, suggest
 from backstay.store.figures import Figures
 from backstay.store.rows import Row
@@ -176,8 +176,9 @@ class Reading(Figures):
         named = ",".join(map(str, runs))
         return self._ask("sizes", (named,), lambda found: {run: (count, int(size)) for run, count, size in found})
 
-    def commands(self, workflow: int) -> Awaitable[list[CommandRecord]]:
-        return self._ask("commands", (workflow,), lambda found: [rows.command(row) for row in found])
+    def commands(self, workflow: int, skip: int = 0, limit: int | None = None) -> Awaitable[list[CommandRecord]]:
+        asked = (workflow, _EVERYTHING if limit is None else limit, skip)
+        return self._ask("commands", asked, lambda found: [rows.command(row) for row in found])
 
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
         asked = (workflow, command_type, request_id)
@@ -327,10 +328,32 @@ def named(damage: HistoryDamaged, run: Found) -> HistoryDamaged:
 POINTER = 5  # the column of an instance that names its current run
 
 
+def opened(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None) -> Opening:
+    """An instance without its history, from rows that must have been read at one moment."""
+    workflow = _instance(kinds, instance)
+    if run is None:
+        return Opening(workflow, None, _read(workflow.run or 0, tasks))
+    row = rows.run(run)
+    try:
+        open_tasks = _read(row.key, tasks)
+    except HistoryDamaged as damage:
+        raise damage.of(row.workflow_id, row.run_id) from damage.__cause__
+    return Opening(workflow, _as_long(row, workflow), open_tasks)
+
+
+def _instance(kinds: Kinds, instance: Row) -> InstanceRow:
+    *columns, held = instance
+    return InstanceRow(*columns, buffered_events=() if held is None else unpack_buffered(kinds, held))
+
+
+def _as_long(row: RunRow, workflow: InstanceRow) -> RunRow:
+    """The row of the current run with the length of its history: the row is not written with every step."""
+    return row if row.length == workflow.length else replace(row, length=workflow.length)
+
+
 def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None, events: Found) -> Loaded:
     """An instance from its rows, which must have been read at one moment."""
-    *columns, held = instance
-    workflow = InstanceRow(*columns, buffered_events=() if held is None else unpack_buffered(kinds, held))
+    workflow = _instance(kinds, instance)
     if workflow.run is None:
         if workflow.length:
             raise HistoryDamaged(0, 0, f"the row of workflow {workflow.workflow_id!r} names none of its runs")
@@ -347,9 +370,7 @@ def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None,
             raise HistoryDamaged(row.key, len(history), "it is not the event its workflow ended with")
     except HistoryDamaged as damage:
         raise damage.of(row.workflow_id, row.run_id) from damage.__cause__
-    if row.length != workflow.length:  # the row of a run is not written with every step
-        row = replace(row, length=workflow.length)
-    return Loaded(workflow, row, history, open_tasks)
+    return Loaded(workflow, _as_long(row, workflow), history, open_tasks)
 
 
 def found_by_order(kinds: Kinds, instance: Row, tasks: Sequence[bytes], newest: Row, events: Found) -> Loaded:

@@ -22,6 +22,9 @@ class FailureHandled(Event, frozen=True, kw_only=True, omit_defaults=True):
     exception_type: str | None = None
     exception_class: str | None = None
     handled: bool = True
+    # The class that the worker raised it as, and how it found that class.
+    resolved_class: str | None = None
+    resolution_source: str | None = None
 
 
 class UnhandledFailure(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from backstay.kernel.features import pause, signal
 from backstay.kernel.features.archive import Archived
@@ -42,7 +43,9 @@ class Actions(Struct, frozen=True, kw_only=True):
     can_terminate: bool
     terminate_blocked_reason: str | None = None
     can_pause: bool
+    pause_blocked_reason: str | None = None
     can_unpause: bool
+    unpause_blocked_reason: str | None = None
     can_issue_terminal_commands: bool
 
 
@@ -52,13 +55,13 @@ def actions(
     """`state`: the liveness of the run. `definition`: why its code cannot be queried. `current`: it is the newest run
     of its instance."""
     run = instance.current
-    blocked = None if current else "selected_run_not_current"
-    if blocked is None and not run.is_open:
-        blocked = "run_closed"
-    repair = blocked or _repair(state, instance)
     archived = run.part(Archived).at is not None if Archived in run.parts else False
-    archive = "run_not_closed" if run.is_open else "already_archived" if archived else None
     started = run.part(Identity).started
+    if not current:
+        return earlier_actions(started, archived, definition)
+    blocked = None if run.is_open else "run_closed"
+    repair = blocked or _repair(state, instance)
+    archive = "run_not_closed" if run.is_open else "already_archived" if archived else None
     no_query = definition or (None if started is None else _none("queries", started.declared_queries))
     no_signal = blocked or (None if started is None else _none("signals", started.declared_signals))
     # Without live workers an update is accepted and waits. With workers that do not know the code it is rejected.
@@ -66,6 +69,8 @@ def actions(
     undeclared = None if started is None else _none("updates", started.declared_updates)
     no_update = blocked or undeclared or unknown or ("earlier_signal_pending" if signal.pending(instance) else None)
     paused = not pause.allows(run)
+    no_pause = blocked or ("already_paused" if paused else None)
+    no_unpause = blocked or (None if paused else "not_paused")
     return Actions(
         can_query=no_query is None,
         query_blocked_reason=no_query,
@@ -84,9 +89,43 @@ def actions(
         cancel_blocked_reason=blocked,
         can_terminate=blocked is None,
         terminate_blocked_reason=blocked,
-        can_pause=blocked is None and not paused,
-        can_unpause=blocked is None and paused,
+        can_pause=no_pause is None,
+        pause_blocked_reason=no_pause,
+        can_unpause=no_unpause is None,
+        unpause_blocked_reason=no_unpause,
         can_issue_terminal_commands=blocked is None,
+    )
+
+
+def earlier_actions(started: WorkflowStarted | None, archived: bool, definition: str | None) -> Actions:
+    """What an earlier run of an instance allows: queries, if its code can answer them, and archiving."""
+    no_query = definition or (None if started is None else _none("queries", started.declared_queries))
+    return _nothing_but(NOT_CURRENT, no_query, "already_archived" if archived else None)
+
+
+def _nothing_but(reason: str, no_query: str | None, no_archive: str | None) -> Actions:
+    return Actions(
+        can_query=no_query is None,
+        query_blocked_reason=no_query,
+        can_signal=False,
+        signal_blocked_reason=reason,
+        can_update=False,
+        update_blocked_reason=reason,
+        can_repair=False,
+        repair_blocked_reason=reason,
+        repair_blocked=REPAIR_REASONS[reason],
+        repair_attention=REPAIR_REASONS[reason].badge_visible,
+        can_archive=no_archive is None,
+        archive_blocked_reason=no_archive,
+        can_cancel=False,
+        cancel_blocked_reason=reason,
+        can_terminate=False,
+        terminate_blocked_reason=reason,
+        can_pause=False,
+        pause_blocked_reason=reason,
+        can_unpause=False,
+        unpause_blocked_reason=reason,
+        can_issue_terminal_commands=False,
     )
 
 
@@ -138,6 +177,13 @@ REPAIR_REASONS = {
         ),
     )
 }
+
+
+NOT_CURRENT = "selected_run_not_current"
+UNSUPPORTED = "unsupported_history"
+
+UNREADABLE = replace(_nothing_but(UNSUPPORTED, UNSUPPORTED, UNSUPPORTED), task_problem=True)
+"""The actions of a run whose history cannot be read: none."""
 
 
 class Target(Struct, frozen=True, kw_only=True):

@@ -9,14 +9,15 @@ from msgspec import Struct
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
-from backstay.kernel.features.activity import ActivityFailed, ActivityTimedOut
+from backstay.kernel.features.activity import ActivityFailed, ActivityRetryScheduled, ActivityTimedOut
 from backstay.kernel.features.cancel import Stopped
 from backstay.kernel.features.child import ChildUnsuccessful
 from backstay.kernel.features.close import WorkflowFailed
 from backstay.kernel.features.deadline import WorkflowTimedOut
 from backstay.kernel.features.failures import FailureHandled
 from backstay.kernel.features.update import UpdateCompleted
-from backstay.kernel.values import Micros
+from backstay.kernel.task import Block, Task
+from backstay.kernel.values import Micros, failure_id
 
 READS = (
     *(ActivityFailed, ActivityTimedOut, ChildUnsuccessful, WorkflowFailed, WorkflowTimedOut),
@@ -38,16 +39,30 @@ class FailureView(Struct, kw_only=True, omit_defaults=True):
     exception_class: str | None = None
     exception: Failure | None = None
     non_retryable: bool = False
-    handled: bool = False
+    handled: bool = False  # the code caught it, or another attempt follows
+    attempt_number: int | None = None  # of the activity
+    # The class that code gets, and where it was found: exception_type | class_alias | recorded_class, or why it was not:
+    # unresolved | misconfigured | unrestorable. Only workers know classes: before one has said more, it is what was recorded.
+    resolved_class: str | None = None
+    resolution_source: str | None = None
+    resolution_error: str | None = None
+    exception_replay_blocked: bool = False
 
 
-def failures(history: Iterable[Recorded], run_id: str) -> list[FailureView]:
+def failures(history: Iterable[Recorded], run_id: str, tasks: Iterable[Task] = ()) -> list[FailureView]:
+    """All failures, also those of attempts that were repeated. `tasks`: the open ones, which may be blocked by a failure."""
     found: dict[str, FailureView] = {}
     for entry in history:
         event: Any = entry.event
         if isinstance(event, FailureHandled):
             if event.failure_id in found:
-                found[event.failure_id].handled = True
+                view = found[event.failure_id]
+                view.handled = True
+                view.resolved_class = event.resolved_class or view.resolved_class
+                view.resolution_source = event.resolution_source or view.resolution_source
+            continue
+        if isinstance(event, ActivityRetryScheduled):
+            found[failure_id(run_id, entry.sequence)] = _attempt(event, entry, run_id)
             continue
         source = _source(event, run_id)
         if source is None or event.failure_id is None:
@@ -66,8 +81,54 @@ def failures(history: Iterable[Recorded], run_id: str) -> list[FailureView]:
             exception_class=event.exception_class,
             exception=getattr(event, "exception", None),
             non_retryable=getattr(event, "non_retryable", False),
+            attempt_number=getattr(event, "attempt_number", None),
+            **_recorded(getattr(event, "exception_type", None), event.exception_class),
         )
+    for task in tasks:
+        if task.block is not None and task.block.resolution_source is not None:
+            _block(found.values(), task.block)
     return list(found.values())
+
+
+def _attempt(event: ActivityRetryScheduled, entry: Recorded, run_id: str) -> FailureView:
+    return FailureView(
+        failure_id=failure_id(run_id, entry.sequence),
+        source_kind="activity_execution",
+        source_id=event.activity_execution_id,
+        propagation_kind="retry",
+        failure_category="timeout" if event.timeout_kind is not None else "activity",
+        message=event.message,
+        recorded_at=entry.at,
+        sequence=entry.sequence,
+        exception_type=event.exception_type,
+        exception_class=event.exception_class,
+        exception=event.exception,
+        handled=True,
+        attempt_number=event.retry_after_attempt,
+        **_recorded(event.exception_type, event.exception_class),
+    )
+
+
+def _recorded(exception_type: str | None, exception_class: str | None) -> dict[str, Any]:
+    """How a worker finds the class of an exception, as far as the record tells: by its alias, if it has one that is more
+    than the name of its class; else by its class."""
+    if exception_class is None:
+        return {"resolution_source": None if exception_type is None else "exception_type"}
+    module, _, name = exception_class.rpartition(":")
+    own = exception_type in (None, name, f"{module}.{name}", exception_class)
+    return {
+        "resolved_class": exception_class,
+        "resolution_source": "recorded_class" if own else "exception_type",
+    }
+
+
+def _block(found: Iterable[FailureView], block: Block) -> None:
+    """Mark the failures that block replay, as the worker that could not restore them has said."""
+    for view in found:
+        same = (view.exception_type, view.exception_class) == (block.exception_type, block.exception_class)
+        if same and not view.handled:
+            view.resolved_class, view.exception_replay_blocked = None, block.replay_blocked
+            view.resolution_source, view.resolution_error = block.resolution_source, block.resolution_error
 
 
 def _source(event: Any, run_id: str) -> tuple[str, str, str] | None:

@@ -11,12 +11,12 @@ from typing import Any, Self, TypeVar
 
 from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
-from backstay.store import Applied, Deferred, Loaded, RegistryEntry, RunFilter, Unavailable
+from backstay.store import Applied, Deferred, Loaded, Opening, RegistryEntry, RunFilter, Unavailable
 from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
 from backstay.store.postgresql.listing import DIALECT, select_runs
 from backstay.store.postgresql.readers import Readers
 from backstay.store.postgresql.writer import PostgresqlWriter
-from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
+from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named, opened
 from backstay.store.rows import run as run_row
 from backstay.store.search import Steps
 from backstay.store.sql import number, queries
@@ -174,6 +174,14 @@ class PostgresqlStore(Reading):
             # Read in another statement than its instance: if it changed in between, the guard of the next decision fails.
             events = await self._fetch("history", newest[0][0], 0, 1 << 62)
             return found_by_order(self._kinds, instance, tasks, newest[0], events)
+
+    async def opening(self, key: int) -> Opening | None:
+        found = await self._fetch("opening", key)
+        if not found:
+            return None
+        *columns, tasks = found[0]
+        run = columns[INSTANCE:]
+        return opened(self._kinds, columns[:INSTANCE], tasks, None if run[0] is None else run)
 
     async def runs(self, where: RunFilter) -> list[RunRow]:
         statement, parameters = select_runs(self._sql["runs"], where)

@@ -22,6 +22,17 @@ from workflow w
 left join run r on r.key = w.run
 where w.key = $1
 
+-- name: opening
+select w.key, w.namespace, w.workflow_id, w.workflow_type, w.last, w.run, w.command_sequence, w.cursor, w.next_wake, w.expects,
+  w.length, w.checksum, w.reserved_at, w.outside, w.awaited, w.held,
+  r.key, r.workflow, r.run_id, r.number, r.namespace, r.workflow_id, r.workflow_type, r.status, r.closed_reason, r.queue,
+  r.connection, r.compatibility, r.business_key, r.labels, r.search_attributes, r.started_at, r.closed_at, r.length,
+  r.archived_at,
+  array(select body from task where task.workflow = w.key)
+from workflow w
+left join run r on r.key = w.run
+where w.key = $1
+
 -- name: by_state
 select body
 from task
@@ -39,6 +50,7 @@ select sequence, request_id, command_type, body
 from command
 where workflow = $1
 order by position
+limit $2 offset $3
 
 -- name: last_command
 select sequence, request_id, command_type, body

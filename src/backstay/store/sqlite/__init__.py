@@ -16,9 +16,20 @@ from typing import IO, Any, TypeVar
 
 from backstay.kernel.decision import Decision, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
-from backstay.store import Applied, Deferred, Loaded, Ready, RegistryEntry, RunFilter, StoreError, Unavailable, as_ready
+from backstay.store import (
+    Applied,
+    Deferred,
+    Loaded,
+    Opening,
+    Ready,
+    RegistryEntry,
+    RunFilter,
+    StoreError,
+    Unavailable,
+    as_ready,
+)
 from backstay.store.figures import FIGURES
-from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named
+from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named, opened
 from backstay.store.rows import encode
 from backstay.store.rows import run as run_row
 from backstay.store.search import Steps, walk
@@ -245,12 +256,19 @@ class SqliteStore(Reading):
 
     @as_ready
     def load(self, key: int) -> Loaded | None:
-        # One read transaction: the row, its history and its tasks belong to the same moment.
+        return self._at_one_moment(lambda: self._load(key))
+
+    @as_ready
+    def opening(self, key: int) -> Opening | None:
+        return self._at_one_moment(lambda: self._opening(key))
+
+    def _at_one_moment(self, read: Callable[[], T]) -> T:
+        """Read in one transaction: the row, its history and its tasks belong together."""
         reader = self._reader
         try:
             reader.execute("begin")
             try:
-                return self._load(key)
+                return read()
             finally:
                 reader.execute("commit")
         except sqlite3.Error as error:
@@ -270,6 +288,15 @@ class SqliteStore(Reading):
             if not newest or newest[0][0] == run:
                 raise
             return found_by_order(self._kinds, found[0], tasks, newest[0], self._events(newest[0][0]))
+
+    def _opening(self, key: int) -> Opening | None:
+        found = self._all("load_workflow", (key,))
+        if not found:
+            return None
+        tasks = [body for (body,) in self._all("load_tasks", (key,))]
+        run: int | None = found[0][POINTER]
+        row = () if run is None else self._all("run_by_key", (run,))
+        return opened(self._kinds, found[0], tasks, row[0] if row else None)
 
     def _events(self, run: int | None) -> Found:
         return () if run is None else self._all("history", (run, 0, 1 << 62))

@@ -28,6 +28,7 @@ select sequence, request_id, command_type, body
 from command
 where workflow = ?
 order by rowid
+limit ? offset ?
 
 -- name: last_command
 select sequence, request_id, command_type, body

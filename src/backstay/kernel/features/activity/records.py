@@ -14,7 +14,7 @@ from msgspec import Struct
 from backstay.kernel import groups
 from backstay.kernel.event import Recorded, StepEvent, clock
 from backstay.kernel.failure import Failure
-from backstay.kernel.features.failures import UnhandledFailure, remember
+from backstay.kernel.features.failures import Failures, UnhandledFailure, remember
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.retry import RetryPolicy
 from backstay.kernel.session import WorkerSession
@@ -274,6 +274,7 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
         execution.reached = execution.progress
     execution.crashes = event.crashes
     execution.error = event.message
+    run.part(Failures).count += 1
     execution.since = clock(entry)
     execution.retry_at = event.retry_available_at
     execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)

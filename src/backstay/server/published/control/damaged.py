@@ -9,39 +9,32 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
-
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.task import Resume, Task
 from backstay.kernel.values import execution_id
-from backstay.kernel.views.actions import REPAIR_REASONS
 from backstay.kernel.views.liveness import transport_state
+from backstay.protocol.detail_pages import SHOWN, collections
 from backstay.protocol.requests import TaskView
-from backstay.protocol.run_detail import plain, shown_task
+from backstay.protocol.run_detail import PROJECTION_SOURCES, declared, shown_commands
+from backstay.protocol.run_fields import UNREADABLE_FIELDS
+from backstay.protocol.run_tasks import replay_block, shown_task
 from backstay.protocol.tasks import optional_iso
-from backstay.server.published.control.workflow_json import listed
+from backstay.server.published.control.workflow_json import undescribed
 from backstay.server.server import Server
+from backstay.store import Opening
 
-REASON = "unsupported_history"
-STATE = "workflow_replay_blocked"
-SUMMARY: dict[str, Any] = {
-    "is_current_run": True,
-    "declared_entry_mode": None,
-    "declared_contract_source": "unavailable",
-    "liveness_state": STATE,
-    **dict.fromkeys(("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")),
-    **dict.fromkeys(("next_task_id", "next_task_type", "next_task_status")),
-    "can_repair": False,
-    "repair_blocked_reason": REASON,
-    "repair_attention": REPAIR_REASONS[REASON].badge_visible,
-    "task_problem": True,
-}
-_VERBS = ("query", "signal", "update", "repair", "archive", "cancel", "terminate")
-_NOTHING = (
-    *("timeline", "parents", "children", "continuedWorkflows"),
-    *("signals", "updates", "logs", "chartData"),
-)
+SUMMARY = {
+    name: UNREADABLE_FIELDS[name]
+    for name in (
+        *("declared_entry_mode", "declared_contract_source", "liveness_state"),
+        *("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id"),
+        *("next_task_id", "next_task_type", "next_task_status"),
+        *("can_repair", "repair_blocked_reason", "repair_attention", "task_problem"),
+    )
+} | {"is_current_run": True}
+"""The fields that a list shows of such a run."""
+
 _MISSING = {
     "activity": "terminal_activity_row_without_typed_history",
     "timer": "terminal_timer_row_without_typed_history",
@@ -51,35 +44,57 @@ _MISSING = {
 
 
 async def damaged_detail(server: Server, row: RunRow, damage: HistoryDamaged) -> dict[str, Any]:
+    """The same fields as of any other run: what only history could tell is empty."""
     now = server.now
-    tasks = [task for task in await server.store.tasks(row.workflow) if task.run == row.key]
-    waits = [_evidence(task, row) for task in tasks]
+    opening = await _opening(server, row)
+    own = [task for task in await server.store.tasks(row.workflow) if task.run == row.key][:SHOWN]
+    waits = [_evidence(task, row) for task in own]
     failures = [_failure(row)] if row.status == "failed" else []
+    commands = await server.api.looking.commands(row.workflow)
+    lists: dict[str, list[dict[str, Any]]] = {
+        "commands": shown_commands([command for command in commands if command.may_be_of(row.key)][-SHOWN:], (), ()),
+        "signals": [],
+        "updates": [],
+        "waits": waits,
+        "tasks": [
+            shown_task(TaskView(task=task, transport_state=transport_state(task, now)), row.run_id, {}) for task in own
+        ],
+        "timeline": [],
+        "activities": [_step(wait) for wait in waits if wait["kind"] == "activity"],
+        "timers": [_step(wait) for wait in waits if wait["kind"] == "timer"],
+        "failures": failures,
+        "parents": [],
+        "children": [],
+        "logs": [],
+        "chartData": [],
+        "exceptions": failures,
+        "continuedWorkflows": [],
+    }
     return (
-        listed(row)
-        | SUMMARY
+        undescribed(server, row)
+        | lists
+        | declared([])
+        | PROJECTION_SOURCES
         | {
-            "actions": {f"can_{verb}": False for verb in _VERBS}
-            | {f"{verb}_blocked_reason": REASON for verb in _VERBS},
-            "repair_blocked": msgspec.to_builtins(REPAIR_REASONS[REASON]),
-            "history_damage": {"sequence": damage.sequence, "message": str(damage)},
-            "waits": waits,
-            "activities": [_step(wait) for wait in waits if wait["kind"] == "activity"],
-            "timers": [_step(wait) for wait in waits if wait["kind"] == "timer"],
-            "failures": failures,
-            "exceptions": failures,
-            "exception_count": len(failures),
+            "is_current_run": opening is None or opening.row.run == row.key,
+            "current_run_id": None if opening is None or opening.run is None else opening.run.run_id,
+            "workflow_determinism_source": "unavailable",
             "open_wait_count": 0,
-            "tasks": [
-                shown_task(TaskView(task=task, transport_state=transport_state(task, now)), row.run_id, ())
-                for task in tasks
-            ],
-            "commands": [
-                plain(command) for command in await server.store.commands(row.workflow) if command.may_be_of(row.key)
-            ],
-            **{name: [] for name in _NOTHING},
+            "exception_count": len(failures),
+            "replay_block": replay_block(own),
+            "history_damage": {"sequence": damage.sequence, "message": str(damage)},
+            "collections": collections(lists, {name: len(entries) for name, entries in lists.items()}, {}),
+            "payloads_omitted": 0,
         }
     )
+
+
+async def _opening(server: Server, row: RunRow) -> Opening | None:
+    """The rows of the instance, if they can be read."""
+    try:
+        return await server.store.opening(row.workflow)
+    except HistoryDamaged:
+        return None
 
 
 def _evidence(task: Task, row: RunRow) -> dict[str, Any]:

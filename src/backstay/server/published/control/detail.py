@@ -1,4 +1,8 @@
-"""The detail of one run for operators: commands, messages, waits, tasks, activities with their attempts, the timeline."""
+"""The detail of one run for operators: commands, messages, waits, tasks, activities with their attempts, the timeline.
+
+It has the same fields for any run: current or earlier, open or closed, damaged or not. Of a long run it shows a page of each
+list, and `collections` says how much that is.
+"""
 
 from __future__ import annotations
 
@@ -6,83 +10,93 @@ from collections.abc import Mapping
 from typing import Any
 
 from backstay.engine.describe import beside
-from backstay.kernel.decision import CommandRecord, RunRow
-from backstay.kernel.event import HistoryDamaged, Recorded
-from backstay.kernel.views.activities import activities
+from backstay.engine.looking import Looked
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import HistoryDamaged
 from backstay.protocol import requests as ask
+from backstay.protocol.detail_pages import collections, fit, page_of
 from backstay.protocol.run_detail import PROJECTION_SOURCES, chart, declared, log, run_detail
+from backstay.protocol.run_tasks import replay_block
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.damaged import damaged_detail
-from backstay.server.published.control.workflow_json import described, find_instance, find_run, run_of_workflow
+from backstay.server.published.control.workflow_json import described, find_instance, find_run
 from backstay.server.router import Route
 from backstay.server.server import Server
+
+_NEWEST_FIRST = frozenset({"waits", "tasks"})  # lists that begin with what matters most
+_PARTS = {
+    **dict.fromkeys(("timeline",), "history"),
+    **dict.fromkeys(("waits", "timers", "tasks"), "waits"),
+    **dict.fromkeys(("signals", "updates", "commands"), "messages"),
+    **dict.fromkeys(("failures", "exceptions"), "failures"),
+    **dict.fromkeys(("parents", "children", "continuedWorkflows"), "lineage"),
+    **dict.fromkeys(("activities", "logs", "chartData"), "activities"),
+}
+"""Which route of a run has all of a list."""
 
 
 async def current(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The current run of an instance."""
     try:
-        found, history = await find_instance(server, request)
-        if found.run is None:
-            raise HttpError(409, "instance_not_started", f"workflow {found.workflow_id!r} has no run yet")
-        return await _detail(server, found, history, found.run)
+        looked = await find_instance(server, request)
     except HistoryDamaged as damage:
         asked = ask.ListWorkflows(workflow_id=request.params["workflow_id"], namespace=request.namespace, limit=1)
         rows = await server.api.call(asked)
         if not rows:
             raise
         return await damaged_detail(server, rows[0], damage)
+    if looked.found.run is None:
+        raise HttpError(409, "instance_not_started", f"workflow {looked.found.workflow_id!r} has no run yet")
+    return await _detail(server, looked, looked.found.run)
 
 
 async def of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
     """Any run of an instance."""
     row = await find_run(server, request)
     try:
-        return await _detail(server, *await find_instance(server, request), row)
+        looked = await server.api.look_at(row)
     except HistoryDamaged as damage:
         return await damaged_detail(server, row, damage)
+    return await _detail(server, looked, looked.found.run or row)
 
 
-async def _detail(server: Server, found: ask.Description, history: list[Recorded], row: RunRow) -> dict[str, Any]:
-    """`history`: of the current run."""
-    is_current = found.run is not None and found.run.run_id == row.run_id
-    if is_current:
-        run = described(server, found, history)
-    else:
-        run = await run_of_workflow(server, row, is_current=False)
-        history = await server.api.whole(row)
+async def _detail(server: Server, looked: Looked, row: RunRow) -> dict[str, Any]:
+    shown = described(server, looked)
+    chain = await beside(server.engine.store, row.namespace, looked.history)
+    return await server.api.aside(looked.history, lambda: _made(looked, row, shown, chain))
+
+
+def _made(looked: Looked, row: RunRow, shown: dict[str, Any], chain: Mapping[str, RunRow]) -> dict[str, Any]:
+    found, history, _ = looked
     commands = [command for command in found.commands if command.may_be_of(row.key)]
-    held = found if is_current else None
-    chain = await beside(server.engine.store, row.namespace, history)
-    return await server.api.aside(history, lambda: _made(found, history, row, run, commands, held, chain))
-
-
-def _made(
-    found: ask.Description,
-    history: list[Recorded],
-    row: RunRow,
-    run: dict[str, Any],
-    commands: list[CommandRecord],
-    held: ask.Description | None,
-    chain: Mapping[str, RunRow],
-) -> dict[str, Any]:
-    parts = run_detail(row, history, commands, held, chain)
-    done = activities(history)
+    parts = run_detail(row, history, commands, found, chain, page_of(row.length))
+    views = parts.pop("activity_views")
+    totals: dict[str, int] = parts.pop("totals")
+    counts = {"open_wait_count": parts.pop("open_wait_count"), "exception_count": parts.pop("exception_count")}
+    lists: dict[str, list[dict[str, Any]]] = {
+        **parts,
+        "logs": [log(view) for view in views],
+        "chartData": chart(row, views),
+    }
+    totals |= {"logs": totals["activities"], "chartData": totals["activities"] + 1}
+    omitted = fit(lists, frozenset(lists.keys() - _NEWEST_FIRST), frozenset({"failures", "children"}))
+    lists |= {"exceptions": lists["failures"], "continuedWorkflows": lists["children"]}
+    totals |= {"exceptions": totals["failures"], "continuedWorkflows": totals["children"]}
+    base = f"/api/workflows/{row.workflow_id}/runs/{row.run_id}"
     return (
-        run
-        | parts
+        shown
+        | lists
         | declared(history)
         | PROJECTION_SOURCES
+        | counts
         | {
-            "current_run_id": None if found.run is None else found.run.run_id,
-            "current_run_source": found.current_run_source,
-            "workflow_determinism_source": held.determinism_source if held else "unavailable",
-            "open_wait_count": sum(wait["status"] == "open" for wait in parts["waits"]),
-            "exceptions": parts["failures"],
-            "continuedWorkflows": parts["children"],
-            "logs": [log(view) for view in done],
-            "chartData": chart(row, done),
+            "workflow_determinism_source": found.determinism_source,
+            "replay_block": replay_block(view.task for view in found.tasks),
+            "history_damage": None,
+            "collections": collections(lists, totals, {name: f"{base}/{part}" for name, part in _PARTS.items()}),
+            "payloads_omitted": omitted,
         }
     )
 

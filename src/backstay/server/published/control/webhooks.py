@@ -14,7 +14,7 @@ from backstay.server.http_messages import HttpRequest, HttpResponse, convert_bod
 from backstay.server.published.control import commands, queries
 from backstay.server.published.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateWorkflowBody
 from backstay.server.published.control.starting import StartBody, start_workflow
-from backstay.server.published.control.workflow_json import described, find_instance
+from backstay.server.published.control.workflow_json import described
 from backstay.server.published.worker import activity_tasks
 from backstay.server.published.worker.polls import Name
 from backstay.server.router import Route
@@ -50,7 +50,7 @@ async def update(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return described(server, *await find_instance(server, request))
+    return described(server, await server.api.glance(request.namespace, request.params["workflow_id"]))
 
 
 class ClaimAttempt(Struct, frozen=True, kw_only=True):

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from backstay.engine.looking import Ends, Looked
 from backstay.kernel.decision import RunRow
-from backstay.kernel.event import Recorded
-from backstay.kernel.features.close import WorkflowCompleted
-from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.values import CODEC
 from backstay.protocol import requests as ask
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
-from backstay.protocol.requests import Description
-from backstay.protocol.run_detail import BUCKET_OF, memo
+from backstay.protocol.run_detail import BUCKET_OF
+from backstay.protocol.run_fields import HistoryBudget, run_fields
 from backstay.protocol.tasks import optional_iso
 from backstay.server.http_errors import HttpError
 
@@ -53,15 +51,22 @@ def listed(row: RunRow) -> dict[str, Any]:
     }
 
 
-async def find_instance(server: Server, request: HttpRequest) -> tuple[Description, list[Recorded]]:
-    """The instance that the path names, and the history of its current run."""
+async def find_instance(server: Server, request: HttpRequest) -> Looked:
+    """The current run of the instance that the path names, with its whole history."""
     workflow_id = request.params["workflow_id"]
     return await server.api.look(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=request.namespace))
 
 
-def described(server: Server, found: Description, history: list[Recorded]) -> dict[str, Any]:
-    """An instance by its current run."""
-    if found.run is None:
+def budget(server: Server) -> HistoryBudget:
+    settings = server.settings
+    return HistoryBudget(settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold)
+
+
+def described(server: Server, looked: Looked) -> dict[str, Any]:
+    """A run, or an instance that has none yet."""
+    found = looked.found
+    row = found.run
+    if row is None:
         return {
             "workflow_id": found.workflow_id,
             "namespace": found.namespace,
@@ -71,65 +76,61 @@ def described(server: Server, found: Description, history: list[Recorded]) -> di
             "status_bucket": "running",
             "is_terminal": False,
         }
-    view = _shown(found.run, history[:2], history[-1] if history else None, is_current=True)
-    view |= {
-        "memo": {key: decoded(blob) for key, blob in found.memo.items()},
-        "run_count": found.run.number,
-        "wait_kind": found.wait_kind,
-        "wait_reason": found.wait_kind,
-        "open_wait_id": found.open_wait_id,
-        "resume_source_kind": found.resume_source_kind,
-        "resume_source_id": found.resume_source_id,
-        "liveness_state": found.liveness_state,
-        "next_wake_at": optional_iso(found.next_wake),
-        "exception_count": found.exception_count,
-        "actions": msgspec.to_builtins(found.actions),
-        "can_query": found.actions is not None and found.actions.can_query,
-        "query_blocked_reason": None if found.actions is None else found.actions.query_blocked_reason,
-        **server.fleet.of_run(found.run),
-    }
-    return view
-
-
-async def run_of_workflow(server: Server, row: RunRow, *, is_current: bool) -> dict[str, Any]:
-    """One run with its input and output."""
-    store = server.engine.store
-    view = _shown(row, await store.history(row.key, 0, 2), await store.last_event(row.key), is_current=is_current)
-    if not is_current:
-        view["memo"] = {key: decoded(blob) for key, blob in memo(await store.history(row.key)).items()}
-    return view
-
-
-def _shown(row: RunRow, opening: list[Recorded], last: Recorded | None, *, is_current: bool) -> dict[str, Any]:
-    started = next((entry.event for entry in opening if isinstance(entry.event, WorkflowStarted)), None)
-    output = last.event.output if last is not None and isinstance(last.event, WorkflowCompleted) else None
-    view = listed(row)
-    if started is not None:
-        view |= {
-            "input": decoded(started.arguments),
-            "input_envelope": envelope(started.arguments),
-            "execution_timeout_seconds": started.execution_timeout_seconds,
-            "run_timeout_seconds": started.run_timeout_seconds,
-            "execution_deadline_at": optional_iso(started.execution_deadline_at),
-            "run_deadline_at": optional_iso(started.run_deadline_at),
-            "workflow_definition_fingerprint": started.workflow_definition_fingerprint,
-            "memo": {key: decoded(blob) for key, blob in started.memo.items()},
+    return (
+        listed(row)
+        | _recorded(looked.ends)
+        | {"memo": {key: decoded(blob) for key, blob in found.memo.items()}}
+        | run_fields(row, found, budget(server))
+        | {
+            "current_run_id": found.current_run_id,
+            "current_run_source": found.current_run_source,
+            "run_count": row.number,
         }
-    open_run = row.closed_at is None
-    return view | {
-        "output": decoded(output),
-        "output_envelope": envelope(output),
-        "is_current_run": is_current,
-        "last_progress_at": None if last is None else iso(last.at),
-        "actions": {
-            "can_signal": open_run and is_current,
-            "can_query": is_current,
-            "can_update": open_run and is_current,
-            "can_cancel": open_run and is_current,
-            "can_terminate": open_run and is_current,
-            "can_repair": open_run and is_current,
-            "can_archive": not open_run,
-        },
+        | server.fleet.of_run(row)
+    )
+
+
+def undescribed(server: Server, row: RunRow) -> dict[str, Any]:
+    """The same fields of a run whose history cannot be read, from its row alone."""
+    about: dict[str, Any] = {
+        "memo": {},
+        "current_run_id": None,
+        "current_run_source": None,
+        "run_count": row.number,
+    }
+    return listed(row) | _recorded(Ends()) | run_fields(row, None, budget(server)) | about | server.fleet.of_run(row)
+
+
+def run_in_chain(looked: Looked) -> dict[str, Any]:
+    """One run among all runs of its instance."""
+    found = looked.found
+    assert found.run is not None, "it is a run"
+    return (
+        listed(found.run)
+        | _recorded(looked.ends)
+        | {
+            "memo": {key: decoded(blob) for key, blob in found.memo.items()},
+            "is_current_run": found.is_current_run,
+            "archived": found.run.archived_at is not None,
+            "actions": msgspec.to_builtins(found.actions),
+        }
+    )
+
+
+def _recorded(ends: Ends) -> dict[str, Any]:
+    """The input and output of a run, and its deadlines."""
+    started = ends.started
+    return {
+        "input": None if started is None else decoded(started.arguments),
+        "input_envelope": None if started is None else envelope(started.arguments),
+        "output": decoded(ends.output),
+        "output_envelope": envelope(ends.output),
+        "execution_timeout_seconds": None if started is None else started.execution_timeout_seconds,
+        "run_timeout_seconds": None if started is None else started.run_timeout_seconds,
+        "execution_deadline_at": None if started is None else optional_iso(started.execution_deadline_at),
+        "run_deadline_at": None if started is None else optional_iso(started.run_deadline_at),
+        "workflow_definition_fingerprint": None if started is None else started.workflow_definition_fingerprint,
+        "last_progress_at": optional_iso(ends.last_at),
     }
 
 

@@ -11,34 +11,31 @@ from backstay.server.auth import OPERATOR
 from backstay.server.discovery import STATUS_ALIASES
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest
-from backstay.server.published.control.workflow_json import described, find_instance, find_run, listed, run_of_workflow
+from backstay.server.published.control.workflow_json import described, find_run, listed, run_in_chain
 from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.visibility import common_statuses, parse_query
 
 
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return described(server, *await find_instance(server, request))
+    return described(server, await server.api.glance(request.namespace, request.params["workflow_id"]))
 
 
 async def describe_run(server: Server, request: HttpRequest) -> dict[str, Any]:
-    row = await find_run(server, request)
-    found, history = await find_instance(server, request)
-    if found.run is not None and found.run.run_id == row.run_id:
-        return described(server, found, history)
-    return await run_of_workflow(server, row, is_current=False)
+    return described(server, await server.api.look_at(await find_run(server, request)))
 
 
 async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
     workflow_id = request.params["workflow_id"]
-    await server.api.call(ask.DescribeWorkflow(workflow_id=workflow_id, namespace=request.namespace))
+    current = await server.api.glance(request.namespace, workflow_id)
     rows = await server.api.call(ask.ListWorkflows(workflow_id=workflow_id, namespace=request.namespace, limit=1000))
     rows.reverse()
-    return {
-        "workflow_id": workflow_id,
-        "run_count": len(rows),
-        "runs": [await run_of_workflow(server, row, is_current=row is rows[-1]) for row in rows],
-    }
+    id = None if current.found.run is None else current.found.run.run_id
+    shown: list[dict[str, Any]] = []
+    for row in rows:
+        shown.append(run_in_chain(current if row.run_id == id else await server.api.look_at(row)))
+        await server.api.turn()
+    return {"workflow_id": workflow_id, "run_count": len(rows), "runs": shown}
 
 
 async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.views.past import Past, StateAt
 from backstay.protocol.history import iso
-from backstay.protocol.run_detail import AUTHORITY, plain, shown_activity
+from backstay.protocol.plain import plain
+from backstay.protocol.run_detail import AUTHORITY, shown_activity
 from backstay.protocol.shown_payloads import PayloadMode, show_envelopes, shown_payload
 from backstay.protocol.summaries import shown_summary
 from backstay.protocol.tasks import optional_iso

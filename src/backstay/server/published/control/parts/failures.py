@@ -8,7 +8,7 @@ from typing import Any
 from backstay.kernel.event import Recorded
 from backstay.kernel.views.failures import READS
 from backstay.kernel.views.failures import failures as failures_of
-from backstay.protocol.run_detail import plain
+from backstay.protocol.plain import plain
 from backstay.protocol.shown_payloads import show_envelopes
 from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.parts.selected import (

@@ -13,7 +13,7 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.views.lineage import CHILD, READS, Link
 from backstay.kernel.views.lineage import lineage as links_of
-from backstay.protocol.run_detail import plain
+from backstay.protocol.plain import plain
 from backstay.protocol.tasks import optional_iso
 from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.parts.selected import about_run, check_parameters, part, selected_run

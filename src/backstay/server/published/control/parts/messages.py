@@ -9,7 +9,7 @@ from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Recorded
 from backstay.kernel.views.messages import READS, SignalView, UpdateView, signals, updates
 from backstay.protocol.payloads import envelope
-from backstay.protocol.run_detail import plain
+from backstay.protocol.plain import plain
 from backstay.protocol.shown_payloads import PayloadMode, show_envelopes
 from backstay.protocol.tasks import optional_iso
 from backstay.server.http_messages import HttpRequest

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstay.kernel.event import Recorded
-from backstay.kernel.views.waits import Waits, WaitView, wait_order
+from backstay.kernel.views.waits import Waits, WaitView, back, wait_order
 from backstay.protocol.page_tokens import list_token, token_position
-from backstay.protocol.run_detail import AUTHORITY, plain
+from backstay.protocol.run_detail import shown_wait
 from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
     about_run,
@@ -39,13 +39,17 @@ async def waits(server: Server, request: HttpRequest) -> dict[str, Any]:
             collected.add(entry)
 
     await server.api.slices.through(row.key, take)
+    opening = await server.store.opening(row.workflow)
+    is_current = opening is not None and opening.row.run == row.key
 
     def make() -> tuple[list[dict[str, Any]], str | None, dict[str, int]]:
         collected.end(row)
         views = sorted(collected.found.values(), key=wait_order)
+        if opening is not None and is_current:
+            back(views, opening.tasks, opening.row.next_wake)
         counts = {name: sum(view.status == name for view in views) for name in STATUSES}
         chosen = [view for view in views if status in ("all", view.status) and (not place or _place(view) > place)]
-        page = fitting_items((plain(view) | AUTHORITY for view in chosen), size)
+        page = fitting_items((shown_wait(view) for view in chosen), size)
         following = _place(chosen[len(page.items) - 1]) if page.more else None
         return page.items, following, counts
 

@@ -1,0 +1,291 @@
+"""Looking: reads a run for people, however long its history is, and never holds the engine's thread for it.
+
+The rows of an instance are read at one moment. The history of that moment follows in pages, and the event loop runs other
+work between them. Long histories are folded on a thread. If the state in memory is exactly what the rows say, it is used
+instead of folding; if any row contradicts it, it is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sized
+from functools import partial
+from typing import NamedTuple, TypeVar, cast
+
+from msgspec.structs import replace
+
+from backstay import collector
+from backstay.engine.describe import describe_state, with_history
+from backstay.engine.engine import Engine
+from backstay.engine.history_pages import read_page
+from backstay.engine.instances import Instances
+from backstay.kernel.decision import CommandRecord, RunRow
+from backstay.kernel.event import HistoryDamaged, Recorded
+from backstay.kernel.features.close import WorkflowCompleted
+from backstay.kernel.features.start import Identity, WorkflowStarted
+from backstay.kernel.message import Refused
+from backstay.kernel.state import Instance, Run
+from backstay.kernel.task import Task
+from backstay.kernel.values import Micros
+from backstay.protocol.requests import Description
+from backstay.store import Opening, RunFilter
+
+T = TypeVar("T")
+
+SHORT = 500  # events, tasks or commands that are processed in one turn of the loop
+PAGE_BYTES = 256 * 1024  # of a history that are read in one turn
+TRIES = 5  # times that an instance is read which changes meanwhile
+
+
+class Ends(NamedTuple):
+    """How a run began, what it returned, and when something was last recorded of it."""
+
+    started: WorkflowStarted | None = None
+    output: bytes | None = None
+    last_at: Micros | None = None
+
+
+class Looked(NamedTuple):
+    """A run as it was at one moment. `history`: all of it, or nothing if only the state was asked for."""
+
+    found: Description
+    history: list[Recorded]
+    ends: Ends = Ends()
+
+
+class Looking:
+    def __init__(self, engine: Engine, instances: Instances) -> None:
+        self._engine = engine
+        self._instances = instances
+        self._one_aside = asyncio.Lock()
+
+    async def current(self, namespace: str, workflow_id: str, *, views: bool = True) -> Looked:
+        """The current run of an instance. Without `views`: no history, and no views that are made of it, if the state in
+        memory will do."""
+        key = await self._instances.key(namespace, workflow_id)
+        for left in reversed(range(TRIES)):
+            opening = await self._opening(key, workflow_id)
+            try:
+                return await self._described(opening, views)
+            except HistoryDamaged:
+                again = await self._engine.store.opening(key)
+                if not left or (again is not None and again.row == opening.row):
+                    self._engine.reload(key)  # so that nothing builds on the state in memory
+                    raise
+        raise AssertionError("the last try raises")
+
+    async def of_run(self, row: RunRow) -> Looked:
+        """Any run of an instance. An earlier run is told from its own history alone."""
+        opening = await self._opening(row.workflow, row.workflow_id)
+        newest = await self._newest(row.namespace, row.workflow_id)
+        if row.key == opening.row.run or newest is None or row.key == newest.key:
+            found = await self.current(row.namespace, row.workflow_id)
+            if found.found.run is not None and found.found.run.key == row.key:
+                return found
+        history = await self.whole(row)
+        if len(history) < row.length:
+            missing = HistoryDamaged(row.key, len(history) + 1, "missing, and so is everything after it")
+            raise missing.of(row.workflow_id, row.run_id)
+        instance = Instance(row.workflow, row.namespace, row.workflow_id)
+        instance.exists = True
+        run = instance.run = Run(row.key, row.run_id, row.number)
+        commands = await self.commands(row.workflow)
+        await self.aside(history, lambda: self._engine.machine.fold(instance, run, history))
+        found, _, ends = await self._told(instance, history, commands, current=False)
+        drifted = newest is not None and newest.key != opening.row.run
+        current = newest if drifted else opening.run
+        source = "run_order_fallback" if drifted else found.current_run_source
+        id = None if current is None else current.run_id
+        return Looked(replace(found, current_run_id=id, current_run_source=source), history, ends)
+
+    async def _newest(self, namespace: str, workflow_id: str) -> RunRow | None:
+        """The newest run of an instance, whatever the row of the instance says."""
+        where = RunFilter(namespace=namespace, workflow_id=workflow_id, limit=1)
+        return next(iter(await self._engine.store.runs(where)), None)
+
+    async def _opening(self, key: int, workflow_id: str) -> Opening:
+        try:
+            found = await self._engine.store.opening(key)
+        except HistoryDamaged:
+            self._engine.reload(key)
+            raise
+        if found is None:
+            raise Refused("workflow_not_found", f"there is no workflow {workflow_id!r}", workflow_id=workflow_id)
+        return found
+
+    async def _described(self, opening: Opening, views: bool) -> Looked:
+        row = opening.row
+        if opening.run is None and not row.length:
+            commands = await self.commands(row.key)
+            return Looked(_reserved(opening, commands), [])
+        try:
+            if opening.run is None:
+                raise _no_run(opening)
+            return await self._as_named(opening, opening.run, views)
+        except HistoryDamaged:
+            # The row may name a wrong run. Then the newest run is taken as the current one, if it fits.
+            newest = await self._newest(row.namespace, row.workflow_id)
+            if newest is None or (opening.run is not None and newest.key == opening.run.key):
+                raise
+            run = replace(newest, length=row.length)
+            mended = opening._replace(row=replace(row, run=run.key), run=run)
+            found, history, ends = await self._as_named(mended, run, views)
+            return Looked(replace(found, current_run_source="run_order_fallback"), history, ends)
+
+    async def _as_named(self, opening: Opening, row: RunRow, views: bool) -> Looked:
+        commands = await self.commands(opening.row.key) if views else []
+        # No await from here to the description: this may be the state that the engine goes on to change.
+        instance = self._engine.loading.unchanged(opening) if len(opening.tasks) <= SHORT else None
+        if instance is not None:
+            found, ends = self._state(instance), _ends(instance.current)
+            held = list(instance.buffered_events)
+            if not views:
+                await self._check_end(opening)
+                return Looked(found, [], ends)
+            history = await self._history(opening, row)
+            made = await self.aside(history, lambda: with_history(found, history, commands, held))
+            return Looked(made, history, ends)
+        history = await self._history(opening, row)
+        loading = self._engine.loading
+        folded = loading.blank(opening.row, row)
+        run = folded.current
+        await self.aside(history, lambda: self._engine.machine.fold(folded, run, history))
+        loading.add_rows(folded, opening.row, row, opening.tasks)
+        return await self._told(folded, history, commands)
+
+    async def _told(
+        self, instance: Instance, history: list[Recorded], commands: list[CommandRecord], *, current: bool = True
+    ) -> Looked:
+        """Describe a state that belongs to this call alone."""
+        definition, deployed = self._code_of(instance.current)
+        now = self._engine.world.now()
+        machine, is_stranded = self._engine.machine, self._is_stranded()
+
+        def make() -> Description:
+            found = describe_state(machine, instance, now, definition, is_stranded, deployed, current=current)
+            return with_history(found, history, commands, list(instance.buffered_events))
+
+        rows = history if len(history) >= len(instance.tasks) else list(instance.tasks)
+        return Looked(await self.aside(rows, make), history, _ends(instance.current))
+
+    def _state(self, instance: Instance) -> Description:
+        definition, deployed = self._code_of(instance.current)
+        now, is_stranded = self._engine.world.now(), self._is_stranded()
+        return describe_state(self._engine.machine, instance, now, definition, is_stranded, deployed)
+
+    def _is_stranded(self) -> Callable[[Task], bool] | None:
+        """Whether no live worker could take a task. Only the engine knows workers."""
+        return self._engine.matching.is_stranded if self._engine.holder else None
+
+    def _code_of(self, run: Run) -> tuple[str | None, str | None]:
+        """Why the code of a run cannot answer queries, and the fingerprint of the code that is deployed."""
+        deployed = self._engine.define(run.routing, run.workflow_type)[1]
+        why = self._engine.matching.why_unanswered(run.workflow_type, run.routing)
+        return why, None if deployed is None else deployed.fingerprint
+
+    async def _check_end(self, opening: Opening) -> None:
+        """Require that the history ends with the event that the row names."""
+        row = opening.row
+        assert row.run is not None, "it has a state"
+        last = await self._engine.store.history(row.run, row.length - 1, 1)
+        if not last or last[0].checksum != row.checksum:
+            raise _other_end(opening)
+
+    async def _history(self, opening: Opening, row: RunRow) -> list[Recorded]:
+        """The history of the moment at which the rows were read."""
+        found = await self._pages(row, opening.row.length)
+        if len(found) < opening.row.length:
+            missing = HistoryDamaged(row.key, len(found) + 1, "missing, and so is everything after it")
+            raise missing.of(row.workflow_id, row.run_id)
+        if found and found[-1].checksum != opening.row.checksum:
+            raise _other_end(opening)
+        return found
+
+    async def whole(self, row: RunRow) -> list[Recorded]:
+        """Read a whole history. The event loop runs other work between its pages."""
+        return await self._pages(row, 1 << 62)
+
+    async def _pages(self, row: RunRow, last: int) -> list[Recorded]:
+        found: list[Recorded] = []
+        while True:
+            after = found[-1].sequence if found else 0
+            try:
+                page = await read_page(self._engine.store, row.key, after, last, PAGE_BYTES, SHORT)
+            except HistoryDamaged as damage:
+                raise damage.of(row.workflow_id, row.run_id) from damage.__cause__
+            found += page
+            if not page or page[-1].sequence >= last:
+                return found
+            await self.turn()
+
+    async def commands(self, workflow: int) -> list[CommandRecord]:
+        """Read all commands of an instance. The event loop runs other work between their pages."""
+        found: list[CommandRecord] = []
+        while True:
+            page = await self._engine.store.commands(workflow, len(found), SHORT)
+            found += page
+            if len(page) < SHORT:
+                return found
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Let the event loop run other work."""
+        turn = self._engine.world.future()
+        self._engine.world.soon(partial(turn.set_result, None))
+        await turn
+
+    async def aside(self, items: Sized, make: Callable[[], T]) -> T:
+        """Call `make`. If it has many items to look at, on a thread, so that nobody waits; one at a time, so that memory
+        suffices."""
+        if len(items) <= SHORT:
+            return make()
+        async with self._one_aside:
+            pool = self._engine.world.pool(1, "backstay-aside")
+            future: asyncio.Future[tuple[T | None, Exception | None]] = self._engine.world.future()
+            try:
+                pool.submit(partial(_tried, make), lambda made: None if future.done() else future.set_result(made))
+                made, error = await future
+            finally:
+                pool.close()
+        if error is not None:
+            raise error
+        return cast(T, made)
+
+
+def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        with collector.resting():
+            return make(), None
+    except Exception as error:
+        return None, error
+
+
+def _ends(run: Run) -> Ends:
+    output = run.ended_by.output if isinstance(run.ended_by, WorkflowCompleted) else None
+    return Ends(run.part(Identity).started, output, run.last_at)
+
+
+def _reserved(opening: Opening, commands: list[CommandRecord]) -> Description:
+    row = opening.row
+    return Description(
+        workflow_id=row.workflow_id,
+        namespace=row.namespace,
+        workflow_type=row.workflow_type,
+        status="reserved",
+        run=None,
+        liveness_state="reserved",
+        commands=commands,
+    )
+
+
+def _no_run(opening: Opening) -> HistoryDamaged:
+    row = opening.row
+    if row.run is None:
+        return HistoryDamaged(0, 0, f"the row of workflow {row.workflow_id!r} names none of its runs")
+    return HistoryDamaged(row.run, 0, f"the row of a run of workflow {row.workflow_id!r} is missing")
+
+
+def _other_end(opening: Opening) -> HistoryDamaged:
+    row, run = opening.row, opening.run
+    damage = HistoryDamaged(row.run or 0, row.length, "it is not the event its workflow ended with")
+    return damage if run is None else damage.of(run.workflow_id, run.run_id)
