@@ -20,7 +20,7 @@ from backstay.kernel.task import Block, Task
 from backstay.kernel.values import Micros, failure_id
 
 READS = (
-    *(ActivityFailed, ActivityTimedOut, ChildUnsuccessful, WorkflowFailed, WorkflowTimedOut),
+    *(ActivityFailed, ActivityRetryScheduled, ActivityTimedOut, ChildUnsuccessful, WorkflowFailed, WorkflowTimedOut),
     *(Stopped, UpdateCompleted, FailureHandled),
 )
 """The events that failures are told from."""

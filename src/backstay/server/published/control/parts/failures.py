@@ -36,9 +36,10 @@ async def failures(server: Server, request: HttpRequest) -> dict[str, Any]:
         told.extend(entry for entry in events if isinstance(entry.event, READS))
 
     await server.api.slices.through(row.key, take, after=after)
+    tasks = [task for task in await server.store.tasks(row.workflow) if task.run == row.key]
 
     def make() -> tuple[int, list[dict[str, Any]], bool]:
-        views = failures_of(told, row.run_id)
+        views = failures_of(told, row.run_id, tasks)
         page = fitting_items((show_envelopes(plain(view), mode) for view in views), size)
         return len(views), page.items, page.more
 
