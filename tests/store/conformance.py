@@ -290,6 +290,8 @@ class Alone:
             "rejected_duplicate",
             "rejected_duplicate",
         ]
+        assert await store.last_command(instance.key, "start") == instance.commands[-1]
+        assert await store.last_command(instance.key, "pause") is None
 
     # -- history
 

@@ -15,6 +15,7 @@ from backstay.store.figures import (
     AttentionCount,
     BuildCount,
     DurationCount,
+    OpenSizes,
     OverdueCount,
     ReadyGroup,
     ScheduleCounts,
@@ -95,6 +96,20 @@ class Counted:
         ]
         assert await store.count_states("nowhere") == ({}, 0)
         assert await store.attention_counts("nowhere") == []
+
+    async def test_the_histories_of_open_runs_are_counted_by_their_size(self, database: Database) -> None:
+        store = await database.open()
+        sizes = [
+            summary(1, "ready", events=12, bytes=900),
+            summary(2, "waiting", events=20, bytes=100),
+            summary(3, "waiting", events=3, bytes=5000),
+            summary(4, "completed", events=999, bytes=9999, duration=7),
+            summary(5, "ready", events=500, bytes=500, namespace="elsewhere"),
+        ]
+        await put(store, ViewChanges(sizes))
+        assert await store.open_sizes("default", 20, 4000) == OpenSizes(2, 20, 5000)
+        assert await store.open_sizes("default", 0, 0) == OpenSizes(0, 20, 5000)
+        assert await store.open_sizes("nowhere", 1, 1) == OpenSizes(0, 0, 0)
 
     async def test_open_runs_are_counted_by_the_build_they_are_pinned_to(self, database: Database) -> None:
         store = await database.open()

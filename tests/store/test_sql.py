@@ -35,6 +35,7 @@ HOT = {
     "run_by_id": "run_id",
     "run_by_key": "INTEGER PRIMARY KEY",
     "commands": "command_workflow",
+    "last_command": "command_workflow",
     "guard": "INTEGER PRIMARY KEY",
     "guard_and_wake": "INTEGER PRIMARY KEY",
     "update_run": "INTEGER PRIMARY KEY",
@@ -48,6 +49,7 @@ COUNTED = {
     "ready_runs": "COVERING INDEX summary_ready",
     "open_builds": "COVERING INDEX run_build",
     "attention_counts": "COVERING INDEX summary_attention",
+    "open_sizes": "COVERING INDEX summary_size",
     "waiting_tasks": "COVERING INDEX task_waiting",
     "wakes": "COVERING INDEX workflow_wake",
     "overdue": "COVERING INDEX workflow_wake",
@@ -117,6 +119,10 @@ def test_an_overview_counts_by_an_index(connection: sqlite3.Connection, name: st
     steps = plan(connection, QUERIES[name])
     assert any(re.search(rf"SEARCH \w+ USING .*\b{COUNTED[name]}\b", step) for step in steps), steps
     assert not [step for step in steps if re.match(r"SCAN (run|workflow|task|tally)", step)], steps
+
+
+def test_tasks_that_have_failed_are_found_without_a_look_at_the_others(connection: sqlite3.Connection) -> None:
+    assert any("USING INDEX task_failed" in step for step in plan(connection, QUERIES["failed_tasks"]))
 
 
 def test_the_sweep_counts_tasks_by_their_key(connection: sqlite3.Connection) -> None:

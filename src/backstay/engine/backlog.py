@@ -132,11 +132,6 @@ class Backlog:
                 del self._levels[priority]
         return bool(self._levels)
 
-    def count(self) -> tuple[int, Micros]:
-        """How many tasks wait, and since when the first. Tasks that no longer wait count until they are tidied up."""
-        lists = [waiting for level in self._levels.values() for waiting in level.keys.values() if waiting]
-        return sum(map(len, lists)), min((waiting[0].available_at for waiting in lists), default=0)
-
     def all(self) -> list[tuple[Micros, str, int]]:
         """(ready since, task id, instance) of all waiting tasks."""
         return [

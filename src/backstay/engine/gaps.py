@@ -52,26 +52,23 @@ class FleetGap(Struct, frozen=True, kw_only=True):
         }
 
 
-def gaps(engine: Engine, namespace: str) -> list[FleetGap]:
-    """The gaps of a namespace, the oldest first. Tasks that wait are in memory: it costs as much as there are lanes."""
-    matching = engine.matching
-    found: list[FleetGap] = []
+async def find_gaps(engine: Engine, namespace: str) -> list[FleetGap]:
+    """The gaps of a namespace, the oldest first: what waits is counted on disk, who lives is known to the engine."""
     if not engine.holder:
         return []
-    for lane, count, oldest in matching.lanes.waiting_by_lane():
-        if lane.namespace != namespace:
-            continue
-        takers = _takers(engine, lane)
+    found: list[FleetGap] = []
+    for waiting in await engine.store.waiting_tasks(namespace, engine.world.now()):
+        takers = engine.matching.takers(waiting.kind, waiting.type, namespace, waiting.queue, waiting.build)
         if takers.missing is not None:
             found.append(
                 FleetGap(
-                    kind=lane.kind,
-                    queue=lane.queue,
-                    type=lane.type,
-                    build=lane.compatibility,
+                    kind=waiting.kind,
+                    queue=waiting.queue,
+                    type=waiting.type,
+                    build=waiting.build,
                     missing=takers.missing,
-                    count=count,
-                    oldest=oldest,
+                    count=waiting.tasks,
+                    oldest=waiting.oldest,
                     live_builds=takers.builds,
                 )
             )

@@ -6,7 +6,6 @@ The most urgent task of all lanes goes first, with fair shares between the fairn
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator
-from typing import NamedTuple
 
 from backstay.engine.backlog import Backlog, Rank, Shares
 from backstay.engine.leases import Queue, queue_of
@@ -14,12 +13,6 @@ from backstay.engine.workers import Lane, lane_of
 from backstay.kernel.decision import TaskChange
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
-
-
-class WaitingLane(NamedTuple):
-    lane: Lane
-    tasks: int
-    oldest: Micros  # since when the first of them is ready
 
 
 class Lanes:
@@ -88,14 +81,6 @@ class Lanes:
         for lane, _ in self._ranked():
             found.setdefault(lane.place, []).extend(available for available, _, _ in self._lanes[lane].all())
         return found
-
-    def waiting_by_lane(self) -> list[WaitingLane]:
-        """How many tasks wait in each lane, and since when. It costs as much as there are lanes, not tasks."""
-        if self._closed:
-            self._closed = 0
-            self._lanes = {lane: backlog for lane, backlog in self._lanes.items() if backlog.tidy()}
-        found = [WaitingLane(lane, *backlog.count()) for lane, backlog in self._lanes.items()]
-        return [one for one in found if one.tasks]
 
     def count_of_session(self, namespace: str, session_id: str) -> int:
         """How many activities of a session wait for its worker."""

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.gaps import gaps, stranded_runs
+from backstay.engine.gaps import find_gaps, stranded_runs
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, run_of
 from backstay.protocol.history import iso
@@ -69,7 +69,7 @@ class Observer:
             "repair": repair.pressure(found, server.settings.task_repair_scan_limit, now),
             "history": await self._history(namespace),
             "workers": self._workers(namespace),
-            "compatibility": {"gaps": [gap.view() for gap in gaps(server.engine, namespace)]},
+            "compatibility": {"gaps": [gap.view() for gap in await find_gaps(server.engine, namespace)]},
             "projections": await server.node.views.counts(namespace),
             "backend": self._backend(),
         }

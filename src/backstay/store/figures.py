@@ -16,6 +16,8 @@ from backstay.store.rows import Row, tasks
 
 T = TypeVar("T")
 
+_NO_BOUND = 1 << 62
+
 MOST_WAKES = 200_000
 """How many wakes are counted, of all namespaces."""
 
@@ -55,6 +57,14 @@ class WaitingGroup(NamedTuple):
     build: str | None
     tasks: int
     oldest: Micros
+
+
+class OpenSizes(NamedTuple):
+    """The histories of open runs: how many are over a threshold, the most events, the most bytes."""
+
+    over: int
+    events: int
+    bytes: int
 
 
 class WaitingTask(NamedTuple):
@@ -126,6 +136,10 @@ class FiguresStore(Protocol):
         """Runs that need somebody, by cause, as stored views say it."""
         ...
 
+    def open_sizes(self, namespace: str, events: int, size: int) -> Awaitable[OpenSizes]:
+        """Sizes of the histories of open runs, as stored views say it. A threshold of 0 is none."""
+        ...
+
     def waiting_tasks(self, namespace: str, now: Micros) -> Awaitable[list[WaitingGroup]]:
         """Ready tasks that are due, by the workers that they wait for."""
         ...
@@ -184,6 +198,10 @@ class Figures(ABC):
 
     def attention_counts(self, namespace: str) -> Awaitable[list[AttentionCount]]:
         return self._ask("attention_counts", (namespace,), lambda found: [AttentionCount(*row) for row in found])
+
+    def open_sizes(self, namespace: str, events: int, size: int) -> Awaitable[OpenSizes]:
+        asked = (events or _NO_BOUND, size or _NO_BOUND, namespace)
+        return self._ask("open_sizes", asked, lambda found: OpenSizes(*(int(number or 0) for number in found[0])))
 
     def waiting_tasks(self, namespace: str, now: Micros) -> Awaitable[list[WaitingGroup]]:
         def shape(found: Sequence[Row]) -> list[WaitingGroup]:

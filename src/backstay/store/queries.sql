@@ -148,6 +148,17 @@ where namespace = ?
   and attention is not null
 group by attention
 
+-- name: failed_tasks
+select body
+from task
+where state = 'failed'
+
+-- name: open_sizes
+select count(*) filter (where events >= ? or bytes >= ?), max(events), max(bytes)
+from workflow_run_summaries
+where namespace = ?
+  and duration is null
+
 -- name: waiting_tasks
 select queue, kind, type, build, count(*), min(available_at)
 from task

@@ -147,7 +147,7 @@ class Reading(Figures):
         return self._ask("load_tasks", (workflow,), _tasks)
 
     def failed(self) -> Awaitable[list[Task]]:
-        return self._ask("by_state", ("failed",), _tasks)
+        return self._ask("failed_tasks", (), _tasks)
 
     def mismatched(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
         def shape(page: Found) -> tuple[list[int], int | None]:
