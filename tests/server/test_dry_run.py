@@ -58,6 +58,7 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("DELETE", "/api/tokens/{token_id}"): {},
     ("POST", "/api/search-attributes"): {"name": "new", "type": "int"},
     ("DELETE", "/api/search-attributes/{name}"): {},
+    ("POST", "/api/bulk"): {"action": "cancel", "filter": {"queue": "q"}},
     ("POST", "/webhooks/start/{workflow_type}"): {"workflow_id": "new"},
     ("POST", "/webhooks/start/{workflow_type}/signals/{name}"): {"workflow_id": "new"},
     ("POST", "/webhooks/instances/{workflow_id}/cancel"): {},

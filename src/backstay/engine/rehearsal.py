@@ -12,12 +12,15 @@ from typing import Any, cast
 
 from backstay.engine.api import Api, Exporter
 from backstay.engine.engine import Engine
+from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.matching import Matching
+from backstay.engine.projector import Projector
 from backstay.engine.workflow_commands import Payloads
 from backstay.engine.world import World
 from backstay.kernel.decision import Decision
 from backstay.kernel.task import Task
 from backstay.store import ALL, Applied, Loaded, Ready, RegistryEntry, Store, Unavailable
+from backstay.store.views import ViewChanges
 
 
 class RehearsalStore:
@@ -44,6 +47,9 @@ class RehearsalStore:
 
     def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
         self.entries += entries
+        self._world.soon(lambda: done(None))
+
+    def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
         self._world.soon(lambda: done(None))
 
     def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
@@ -106,5 +112,6 @@ class Rehearsal:
         )
         self.engine.deployed.update(live.deployed)
         self.engine.leases = live.leases  # to read; what the engine itself leases goes elsewhere
-        self.api = Api(self.engine, payloads, exporter, guest=True, unoffered=unoffered)
+        projector = Projector(self.engine, EngineHooks(), active=False)
+        self.api = Api(self.engine, payloads, exporter, guest=True, unoffered=unoffered, projector=projector)
         self.api.stop_waiting(over)

@@ -66,6 +66,7 @@ class RehearsalServer:
         self.browser_sessions = _twin(server.browser_sessions, store)
         self.attributes = _twin(server.attributes, store)
         self.saved_views = _twin(server.saved_views, store)
+        self.bulks = _twin(server.bulks, store).on_stage()
         self.sessions = SessionRegistry(store, lambda: self.engine, self.workers)
 
     def __getattr__(self, name: str) -> Any:

@@ -11,6 +11,7 @@ from backstay.server.native import call_batches, client_routes, worker_routes
 from backstay.server.published.control import (
     activities,
     attributes,
+    bulk,
     commands,
     detail,
     exports,
@@ -92,6 +93,7 @@ _DECLARED = [
     *replay_difference.ROUTES,
     *streams.ROUTES,
     *live.ROUTES,
+    *bulk.ROUTES,
     *schedules.ROUTES,
     *workers.ROUTES,
     *task_queues.ROUTES,

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from backstay.codec.payloads import AvroPayloads
+from backstay.engine.api import Api
 from backstay.engine.cache import Reply
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.matching import Matching
@@ -27,6 +28,7 @@ from backstay.protocol.export import exporter
 from backstay.server.admission import QueueAdmission
 from backstay.server.auth import Authenticator
 from backstay.server.browser import BrowserSessions, WrongTokens
+from backstay.server.bulk import BulkOperations
 from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
 from backstay.server.feed import LiveFeed
@@ -94,6 +96,7 @@ class Server:
         self.authenticator = Authenticator(settings, self.tokens, self.browser_sessions)
         self.attributes = StoredRegistry(store, "search_attribute", str)
         self.saved_views = StoredRegistry(store, "saved_view", SavedView)
+        self.bulks = BulkOperations(store, lambda: self.engine, lambda: self.api, self._bulk_moved)
         self.sweep_policy = SweepPolicy(settings, world.now)
         self.admission = QueueAdmission(lambda: self.engine, settings)
         self.sessions = SessionRegistry(store, lambda: self.engine, self.workers)
@@ -114,7 +117,7 @@ class Server:
             commits=commits,
             lifecycle=EngineHooks(
                 before_take_over=[self._read_registries],
-                on_up=[lambda: self.worker_links.expect(), lambda: self.feed.engine_changed()],
+                on_up=[lambda: self.worker_links.expect(), lambda: self.feed.engine_changed(), self.bulks.resume],
                 on_lost=[self._send_away, lambda: self.rates.forget(), lambda: self.feed.engine_changed()],
                 on_unavailable=[lambda: self.feed.engine_changed()],
                 on_foreign_commit=[self._changed_elsewhere, lambda: self.feed.foreign_commit()],
@@ -138,7 +141,7 @@ class Server:
         self.engine.observe_commits(self.rates.committed)
         self.recovery = self.node.recovery
         self.sweep = self.node.sweep
-        self.api = self.node.api
+        self.api: Api = self.node.api
         self.feed = LiveFeed(self.engine, settings, self._revision)
         self.retention = Retention(self.engine, self.namespaces, settings)
         self.observer = Observer(self)
@@ -196,6 +199,7 @@ class Server:
             self._loading.cancel()
         self.retention.stop()
         self.feed.close()
+        await self.bulks.close()
         await self.node.close()
 
     async def _load(self) -> None:
@@ -209,6 +213,7 @@ class Server:
             self.saved_views,
             self.tokens,
             self.browser_sessions,
+            self.bulks,
         ):
             await registry.load()
 
@@ -216,6 +221,9 @@ class Server:
         """A number that changes when an entry of these registries does."""
         kept = (self.tokens.kept, self.browser_sessions.kept, self.namespaces.kept, self.workers, self.rollouts)
         return sum(registry.changes for registry in kept)
+
+    def _bulk_moved(self, namespace: str, id: str, how_far: dict[str, Any]) -> None:
+        self.feed.bulk_moved(namespace, id, how_far)
 
     def _changed_elsewhere(self) -> None:
         """Read the registries after a commit of another process, at most once a second."""
@@ -264,6 +272,7 @@ class Server:
             give_up()
         self.questions.stop()
         self.feed.end("server_draining")
+        self.bulks.stop()
         self.api.stop_waiting(Stopping)
 
     def release(self, task: Task, *, begun: bool = True, reply: Reply | None = None) -> None:

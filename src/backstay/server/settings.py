@@ -85,6 +85,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     body_seconds: Seconds = 30
     max_page_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 32 << 20
     max_parked_polls: Count = 20_000
+    max_bulk_runs: Count = 10_000
     max_live_streams: Count = 2_000
     max_live_streams_per_address: Count = 100
     drain_seconds: Seconds = 20

@@ -24,6 +24,8 @@ async def live(server: Server, request: HttpRequest) -> HttpResponse:
         if name.kind == "run" and await server.store.find(request.namespace, name.id) is None:
             said = f"there is no workflow {name.id!r} in namespace {request.namespace!r}"
             raise HttpError(404, "instance_not_found", said, workflow_id=name.id, field="topic")
+        if name.kind == "bulk" and server.bulks.get(request.namespace, name.id) is None:
+            raise HttpError(404, "bulk_not_found", f"there is no bulk operation {name.id!r}", field="topic")
     server.feed.admit(request.address)  # again: the database may have taken a while
     after = request.query.get("after") or request.headers.get("last-event-id")
 

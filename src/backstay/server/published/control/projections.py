@@ -59,6 +59,6 @@ async def liveness(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 ROUTES = [
     Route("GET", "/api/system/projections", projections, "control", OPERATOR),
-    Route("POST", "/api/system/projections/rebuild", rebuild, "control", ADMIN, body=RebuildBody),
+    Route("POST", "/api/system/projections/rebuild", rebuild, "control", ADMIN, body=RebuildBody, own_dry_run=True),
     Route("GET", "/api/system/liveness", liveness, "control", OPERATOR),
 ]

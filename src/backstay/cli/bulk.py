@@ -1,0 +1,231 @@
+"""`dw bulk`: one command to many runs of a server, with a look at them first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import click
+
+from backstay.cli import options
+from backstay.cli.control import asked
+from backstay.cli.problems import CliError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+LOOK = 0.2  # seconds between two looks at the progress
+ACTIONS = ("cancel", "terminate", "repair", "signal", "archive", "pause", "unpause", "retry-now")
+
+
+@click.group(name="bulk")
+def command() -> None:
+    """Send one command to many runs of a server.
+
+    The runs are those of a filter with the fields of the lists, or of named workflows. The operation is durable: it goes
+    on if this terminal is closed, and after a restart of the server. Runs that are started later are left alone.
+
+    \b
+    Examples:
+      dw bulk cancel --filter workflow_type=order --filter queue=eu --dry-run
+      dw bulk terminate --filter 'label[team]=shop' --reason "wrong prices" --yes
+      dw bulk signal approve '"ann"' --filter business_key=spring
+      dw bulk list
+      dw bulk stop 01J9ZK3Y8Q5T4W6X7V8B9N0M1P
+    """
+
+
+def _asked(command: F) -> F:
+    """The options that all actions share."""
+    for option in (
+        click.option("--yes", is_flag=True, help="Do not ask."),
+        click.option("--dry-run", is_flag=True, help="Only say how many runs, and what would be written."),
+        click.option("--reason", metavar="TEXT", help="Why; it is recorded with each command."),
+        click.option("--id", "ids", metavar="ID", multiple=True, help="A workflow; may be repeated."),
+        click.option("--filter", "filters", metavar="FIELD=VALUE", multiple=True, help="May be repeated."),
+        options.namespace,
+        click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: DW_TOKEN."),
+        click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: DW_SERVER."),
+    ):
+        command = option(command)
+    return command
+
+
+def _action(name: str, said: str) -> None:
+    @_asked
+    def act(
+        server: str | None,
+        token: str | None,
+        namespace: str,
+        filters: tuple[str, ...],
+        ids: tuple[str, ...],
+        reason: str | None,
+        dry_run: bool,
+        yes: bool,
+    ) -> None:
+        body = _body(name, filters, ids, reason)
+        _do(_server(server, token), namespace, body, dry_run=dry_run, yes=yes)
+
+    act.__doc__ = said
+    command.command(name=name)(act)
+
+
+_action("cancel", "Ask runs to stop.")
+_action("terminate", "Stop runs at once, without asking their code.")
+_action("repair", "Restore what runs miss in order to go on.")
+_action("archive", "Mark closed runs as dealt with.")
+_action("pause", "Hand out no more tasks of runs.")
+_action("unpause", "Let paused runs go on.")
+_action("retry-now", "Try the activities of runs now that back off.")
+
+
+@command.command(name="signal")
+@click.argument("name")
+@click.argument("arguments", nargs=-1)
+@_asked
+def signal(
+    name: str,
+    arguments: tuple[str, ...],
+    server: str | None,
+    token: str | None,
+    namespace: str,
+    filters: tuple[str, ...],
+    ids: tuple[str, ...],
+    reason: str | None,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Send the signal NAME with ARGUMENTS, JSON each, to runs."""
+    from backstay.cli.messages import parsed
+
+    body = _body("signal", filters, ids, reason) | {"signal_name": name, "input": parsed(arguments, "dw bulk signal")}
+    _do(_server(server, token), namespace, body, dry_run=dry_run, yes=yes)
+
+
+@command.command(name="list")
+@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: DW_TOKEN.")
+@click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: DW_SERVER.")
+@options.namespace
+def listing(server: str | None, token: str | None, namespace: str) -> None:
+    """The bulk operations of a namespace, newest first."""
+    for bulk in asked(_server(server, token), "GET", "/api/bulk", namespace=namespace)["bulk_operations"]:
+        click.echo(f"{bulk['bulk_id']}  {bulk['action']:10}  {_progress(bulk)}  {bulk['created_at']}")
+
+
+@command.command(name="show")
+@click.argument("id")
+@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: DW_TOKEN.")
+@click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: DW_SERVER.")
+@click.option("--all", "everything", is_flag=True, help="Every run and what became of it.")
+@options.namespace
+def show(id: str, server: str | None, token: str | None, namespace: str, everything: bool) -> None:
+    """How far operation ID is, and what became of its runs."""
+    at, path = _server(server, token), f"/api/bulk/{quote(id, safe='')}"
+    bulk = asked(at, "GET", path, namespace=namespace)
+    click.echo(f"{bulk['bulk_id']}  {bulk['action']}  {_progress(bulk)}")
+    _outcomes(bulk)
+    while everything:
+        for run in bulk["results"]:
+            click.echo(f"  {run['workflow_id']}  {run['outcome']}{_because(run['reason'])}")
+        if bulk["next_page_token"] is None:
+            return
+        bulk = asked(at, "GET", f"{path}?next_page_token={bulk['next_page_token']}", namespace=namespace)
+
+
+@command.command(name="stop")
+@click.argument("id")
+@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: DW_TOKEN.")
+@click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: DW_SERVER.")
+@options.namespace
+def stop(id: str, server: str | None, token: str | None, namespace: str) -> None:
+    """Stop operation ID after the runs that it is at. What was done stays done."""
+    bulk = asked(_server(server, token), "POST", f"/api/bulk/{quote(id, safe='')}/stop", {}, namespace=namespace)
+    click.echo(f"{id}: {_progress(bulk)}")
+
+
+# -- inside
+
+
+def _server(url: str | None, token: str | None) -> options.ServerAt:
+    if url is None:
+        raise CliError("name the server with --server or DW_SERVER; bulk operations are done by a server")
+    return options.ServerAt(url, token)
+
+
+def _body(action: str, filters: tuple[str, ...], ids: tuple[str, ...], reason: str | None) -> dict[str, Any]:
+    if bool(filters) == bool(ids):
+        raise CliError("name the runs with --filter FIELD=VALUE or with --id ID")
+    body: dict[str, Any] = {"action": action.replace("-", "_"), "reason": reason}
+    return body | ({"ids": list(ids)} if ids else {"filter": _filter(filters)})
+
+
+def _filter(filters: tuple[str, ...]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for text in filters:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise CliError(f"a filter is FIELD=VALUE, not {text!r}")
+        found[name] = value if name not in found else [*_several(found[name]), value]
+    return found
+
+
+def _several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]  # pyright: ignore[reportUnknownVariableType]
+
+
+def _do(server: options.ServerAt, namespace: str, body: dict[str, Any], *, dry_run: bool, yes: bool) -> None:
+    """Look first; then do it for exactly as many runs, and follow it."""
+    seen = asked(server, "POST", "/api/bulk?dry_run=1", body, namespace=namespace)
+    count, action = seen["count"], body["action"]
+    if dry_run or not yes:
+        click.echo(f"{action}: {count} run{'' if count == 1 else 's'}")
+        for run in seen["examples"]:
+            wrote = ", ".join(run["would_write"]) or "nothing"
+            click.echo(
+                f"  {run['workflow_id']}  {run['workflow_type']}  {run['outcome']}{_because(run['reason'])}: {wrote}"
+            )
+        if count > len(seen["examples"]):
+            click.echo("  ...")
+    if dry_run or not count:
+        return
+    if not yes:
+        click.confirm(f"{action} {count} run{'' if count == 1 else 's'}?", abort=True)
+    bulk = asked(server, "POST", "/api/bulk", body | {"expected_count": count}, namespace=namespace)
+    try:
+        _follow(server, namespace, bulk)
+    except KeyboardInterrupt:
+        click.echo(f"it goes on; dw bulk stop {bulk['bulk_id']} stops it", err=True)
+        raise
+
+
+def _follow(server: options.ServerAt, namespace: str, bulk: dict[str, Any]) -> None:
+    path = f"/api/bulk/{bulk['bulk_id']}"
+    told = ""
+    while True:
+        line = _progress(bulk)
+        if line != told:
+            click.echo(f"{bulk['bulk_id']}: {line}")
+            told = line
+        if bulk["ended_at"] is not None:
+            break
+        time.sleep(LOOK)
+        bulk = asked(server, "GET", path, namespace=namespace)
+    _outcomes(bulk)
+    if bulk["failed"] or bulk["rejected"]:
+        click.echo(f"dw bulk show --all {bulk['bulk_id']} names them", err=True)
+
+
+def _progress(bulk: dict[str, Any]) -> str:
+    return f"{bulk['done']} of {bulk['total']}, {bulk['status']}"
+
+
+def _outcomes(bulk: dict[str, Any]) -> None:
+    for name, count in sorted(bulk["outcomes"].items(), key=lambda entry: -entry[1]):
+        click.echo(f"  {count} {name}")
+    for name, count in sorted(bulk["reasons"].items(), key=lambda entry: -entry[1]):
+        click.echo(f"    {count} because {name}")
+
+
+def _because(reason: str | None) -> str:
+    return "" if reason is None else f" ({reason})"

@@ -1,0 +1,229 @@
+"""Routes of bulk operations: one command to the runs of a filter, or to named workflows."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from backstay.kernel.decision import RunRow
+from backstay.protocol.tasks import after_token, page_token
+from backstay.server.auth import OPERATOR
+from backstay.server.bulk import command_run
+from backstay.server.bulk_records import Action, BulkOperation, BulkProgress, BulkRun
+from backstay.server.bulk_selection import count_runs_of, query_of, select_ids
+from backstay.server.http_errors import HttpError, invalid
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.published.control.commands import Reason, RequestId, SignalBody, arguments_of
+from backstay.server.rehearsal import RehearsalServer, would_write
+from backstay.server.router import Route
+from backstay.server.server import Server
+
+MOST_OPEN = 20  # operations of a namespace
+EXAMPLES = 10
+
+Id = Annotated[str, Meta(min_length=1, max_length=255)]
+
+
+class BulkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`filter`: fields of the lists and their values; or `ids` of workflows. `expected_count`: refused if it is another."""
+
+    action: Action
+    filter: dict[str, Any] | None = None
+    ids: list[Id] | None = None
+    reason: Reason | None = None
+    expected_count: Annotated[int, Meta(ge=0)] | None = None
+    dry_run: bool = False
+    signal_name: Id | None = None
+    input: Any = None
+    request_id: RequestId | None = None
+
+
+class StopBulkBody(Struct, frozen=True, kw_only=True):
+    pass
+
+
+async def begin(server: Server, request: HttpRequest) -> HttpResponse:
+    """Send one command to many runs. The answer comes at once; the operation goes on by itself."""
+    body = request.decode(BulkBody)
+    bulk = _asked(server, request, body)
+    again = _repeated(server, bulk)
+    if again is not None:
+        return HttpResponse((await server.bulks.progress(again)).shown(again) | {"repeated": True})
+    count, examples = await _count(server, bulk)
+    _check(server, body, count)
+    bulk = replace(bulk, expected=count)
+    if body.dry_run or request.dry_run:
+        return HttpResponse(await _rehearsed(server, bulk, examples))
+    if sum(other.is_open for other in server.bulks.of(request.namespace)) >= MOST_OPEN:
+        raise HttpError(
+            429,
+            "too_many_bulk_operations",
+            f"{MOST_OPEN} bulk operations of this namespace are open; wait until one ends, or stop one",
+            retryable=True,
+            retry_after_seconds=5,
+        )
+    await server.bulks.begin(bulk)
+    return HttpResponse(BulkProgress().shown(bulk) | {"repeated": False}, 202)
+
+
+def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperation:
+    if (body.filter is None) == (body.ids is None):
+        raise invalid("filter", "name the runs by a filter or by ids, one of the two")
+    if body.filter is not None and not body.filter:
+        raise invalid("filter", "an empty filter would take every run of the namespace; name at least one field")
+    if (body.action == "signal") != (body.signal_name is not None):
+        raise invalid("signal_name", "signal_name is needed for the action signal, and for no other")
+    ids = list(dict.fromkeys(body.ids or []))
+    query = None if body.filter is None else query_of(request.namespace, body.action, body.filter)
+    positional, named = arguments_of(SignalBody(input=body.input))
+    intent = (body.action, body.filter, ids, body.reason, body.signal_name, body.input)
+    return BulkOperation(
+        id=server.engine.world.ids.ulid(),
+        namespace=request.namespace,
+        action=body.action,
+        status="running",
+        expected=0,
+        upper=server.engine.world.ids.key(),
+        created_at=server.now,
+        query=query,
+        filter=body.filter,
+        ids=ids,
+        reason=body.reason,
+        signal_name=body.signal_name,
+        arguments=positional,
+        named=named,
+        request_id=body.request_id or request.headers.get("x-request-id"),
+        fingerprint=sha256(msgspec.json.encode(intent)).hexdigest(),
+        source="http",
+        context=_context(request),
+    )
+
+
+def _context(request: HttpRequest) -> dict[str, Any]:
+    context = {
+        "route": request.path,
+        "caller": request.headers.get("x-workflow-caller-label"),
+        "auth": sorted(request.roles),
+    }
+    return {"request": {name: value for name, value in context.items() if value is not None}}
+
+
+def _repeated(server: Server, bulk: BulkOperation) -> BulkOperation | None:
+    """The operation that this request has begun before."""
+    if bulk.request_id is None:
+        return None
+    found = next((one for one in server.bulks.of(bulk.namespace) if one.request_id == bulk.request_id), None)
+    if found is not None and found.fingerprint != bulk.fingerprint:
+        said = f"request id {bulk.request_id!r} was used for another bulk operation, {found.id}"
+        raise HttpError(409, "request_id_conflict", said, field="request_id", bulk_id=found.id)
+    return found
+
+
+async def _count(server: Server, bulk: BulkOperation) -> tuple[int, list[RunRow]]:
+    most = server.settings.max_bulk_runs
+    if bulk.query is not None:
+        return await count_runs_of(server.store, server.now, bulk.query, bulk.upper, most)
+    if len(bulk.ids) > most:
+        return len(bulk.ids), []
+    first = await select_ids(server.store, bulk.namespace, bulk.ids[:EXAMPLES])
+    return len(bulk.ids), [row for _, row in first if row is not None]
+
+
+def _check(server: Server, body: BulkBody, count: int) -> None:
+    most = server.settings.max_bulk_runs
+    if count > most:
+        many = f"{count}" if body.ids is not None else f"more than {most}"
+        raise invalid(
+            "filter" if body.ids is None else "ids",
+            f"{many} runs are more than a bulk operation may take (max_bulk_runs is {most}); narrow the filter, or do it"
+            " in several operations",
+            "bulk_too_large",
+        )
+    if body.expected_count is not None and body.expected_count != count:
+        raise HttpError(
+            409,
+            "expected_count_mismatch",
+            f"{count} runs match now, not {body.expected_count}; look again, and ask with the count that you see",
+            field="expected_count",
+            expected_count=body.expected_count,
+            count=count,
+        )
+
+
+async def _rehearsed(server: Server, bulk: BulkOperation, examples: list[RunRow]) -> dict[str, Any]:
+    """How many runs it would take, and what it would write to the first of them."""
+    shown: list[dict[str, Any]] = []
+    for row in examples[:EXAMPLES]:
+        stage = RehearsalServer(server)
+        done = await command_run(stage.api, bulk, BulkRun(row.workflow_id, row.run_id))
+        wrote = await would_write(stage.wrote)
+        shown.append(
+            {
+                "workflow_id": row.workflow_id,
+                "run_id": row.run_id,
+                "workflow_type": row.workflow_type,
+                "status": row.status,
+                "outcome": done.outcome,
+                "reason": done.reason,
+                "would_write": [event["event_type"] for event in wrote["events"]],
+            }
+        )
+    return {
+        "dry_run": True,
+        "accepted": True,
+        "action": bulk.action,
+        "namespace": bulk.namespace,
+        "filter": bulk.filter,
+        "count": bulk.expected,
+        "examples": shown,
+    }
+
+
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """Bulk operations, newest first."""
+    found = server.bulks.of(request.namespace)
+    shown = [(await server.bulks.progress(bulk)).shown(bulk) for bulk in found]
+    return {"namespace": request.namespace, "bulk_operations": shown, "bulk_count": len(shown)}
+
+
+async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """How far a bulk operation is, and a page of what it did."""
+    bulk = await _named(server, request)
+    token = request.query.get("next_page_token") or None
+    number = after_token(token, "next_page_token") if token else 0
+    page = await server.bulks.page(bulk, number)
+    more = page is not None and (page.end is not None or not page.done) and (bulk.is_open or number + 1 < bulk.pages)
+    return (await server.bulks.progress(bulk)).shown(bulk) | {
+        "results": [] if page is None else [run.shown() for run in page.runs],
+        "next_page_token": page_token(number + 1) if more else None,
+    }
+
+
+async def stop(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """Stop a bulk operation after the runs that it is at. What was done stays done."""
+    request.decode(StopBulkBody)
+    bulk = await server.bulks.stop_one(await _named(server, request))
+    return (await server.bulks.progress(bulk)).shown(bulk)
+
+
+async def _named(server: Server, request: HttpRequest) -> BulkOperation:
+    id = request.params["bulk_id"]
+    found = server.bulks.get(request.namespace, id)
+    if found is None:
+        await server.bulks.load()  # another server may have begun it a moment ago
+        found = server.bulks.get(request.namespace, id)
+    if found is None:
+        raise HttpError(404, "bulk_not_found", f"there is no bulk operation {id!r}", bulk_id=id)
+    return found
+
+
+ROUTES = [
+    Route("POST", "/api/bulk", begin, "control", OPERATOR, body=BulkBody, own_dry_run=True),
+    Route("GET", "/api/bulk", listing, "control", OPERATOR),
+    Route("GET", "/api/bulk/{bulk_id}", describe, "control", OPERATOR),
+    Route("POST", "/api/bulk/{bulk_id}/stop", stop, "control", OPERATOR, body=StopBulkBody),
+]
