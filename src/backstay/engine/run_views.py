@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
@@ -29,27 +28,6 @@ Entries = list[dict[str, Any]]
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_summary = msgspec.json.Decoder(RunSummary).decode
-
-
-class RunViews(Struct, frozen=True, kw_only=True):
-    """The views of a run, and of each where it came from: its table, or that and `_rebuilt`."""
-
-    waits: Entries
-    timeline: Entries
-    timers: Entries
-    lineage: Entries
-    sources: dict[str, str]
-
-    def of(self, view: str) -> Entries:
-        return getattr(self, view)
-
-    @property
-    def parents(self) -> Entries:
-        return [link for link in self.lineage if link["direction"] == "parent"]
-
-    @property
-    def children(self) -> Entries:
-        return [link for link in self.lineage if link["direction"] == "child"]
 
 
 def make_views(
@@ -79,16 +57,18 @@ def cut(run: int, stamp: int, entries: Entries) -> list[ViewRow]:
     return rows
 
 
-def joined(rows: Sequence[ViewRow], stamp: int, expected: int) -> Entries | None:
-    """The entries of a view; None if rows are missing, old, or changed."""
-    if sum(row.entries for row in rows) != expected or [row.position for row in rows] != list(range(len(rows))):
-        return None
-    found: Entries = []
-    for row in rows:
-        if row.stamp != stamp or not row.is_intact:
-            return None
-        found += _decode(zlib.decompress(row.body))
-    return found if len(found) == expected else None
+def are_right(rows: Sequence[ViewRow], stamp: int, expected: int) -> bool:
+    """Whether these are all rows of a view, as they were written."""
+    return (
+        sum(row.entries for row in rows) == expected
+        and [row.position for row in rows] == list(range(len(rows)))
+        and all(row.stamp == stamp and row.is_intact for row in rows)
+    )
+
+
+def joined(rows: Sequence[ViewRow]) -> Entries:
+    """The entries in the rows of a view."""
+    return [entry for row in rows for entry in _decode(zlib.decompress(row.body))]
 
 
 def summary_row(summary: RunSummary, counts: Mapping[str, int] | None = None) -> SummaryRow:

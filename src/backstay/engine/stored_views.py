@@ -17,7 +17,7 @@ from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.periodic import PeriodicJob
 from backstay.engine.projector import Projector
-from backstay.engine.run_views import Entries, RunViews, cut, joined, make_views, stored_summary, summary_row
+from backstay.engine.run_views import Entries, are_right, cut, make_views, stored_summary, summary_row
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.message import Refused
@@ -111,36 +111,32 @@ class StoredViews:
 
     # -- reading
 
-    async def views(self, row: RunRow, history: Sequence[Recorded] | None = None) -> RunViews:
-        """The views of a run as they are right now. What was missing or wrong is stored again, and its source says so."""
-        found = await self._stored(row)
-        wrong = [view for view in VIEWS if found.get(view) is None]
-        sources = {view: table + ("_rebuilt" if view in wrong else "") for view, table in VIEWS.items()}
-        if wrong:
-            made = await self.project(row, history)
-            return RunViews(**made, sources=sources)
-        return RunViews(**{view: entries for view, entries in found.items() if entries is not None}, sources=sources)
+    async def sources(self, row: RunRow, history: Sequence[Recorded]) -> dict[str, str]:
+        """Where the views of a run stand: by view its table, or that and `_rebuilt` if they had to be stored again just now.
+
+        What is shown of a run is made from its history, so a stored view is only compared, and never believed.
+        """
+        wrong = await self.wrong_views(row)
+        if wrong and self._projector.active:
+            await self.project(row, history)
+        return {
+            f"{view}_projection_source": table + ("_rebuilt" if view in wrong else "") for view, table in VIEWS.items()
+        }
 
     async def wrong_views(self, row: RunRow) -> list[str]:
         """The views of a run that are missing or wrong; `summary` among them."""
         stored = (await self._store.summaries([row.key])).get(row.key)
         facts = (await self._store.facts([row.workflow])).get(row.workflow)
-        if stored_summary(stored, row, facts) is None:
+        if stored is None or stored_summary(stored, row, facts) is None:
             return ["summary", *VIEWS]
-        found = await self._stored(row)
-        return [view for view in VIEWS if found.get(view) is None]
-
-    async def _stored(self, row: RunRow) -> dict[str, Entries | None]:
-        stored = (await self._store.summaries([row.key])).get(row.key)
-        facts = (await self._store.facts([row.workflow])).get(row.workflow)
-        if stored is None or not stored.projected or stored_summary(stored, row, facts) is None:
-            return {}
-        rows: dict[str, list[ViewRow]] = {view: await self._store.view_rows(view, row.key) for view in VIEWS}
-        expected: dict[str, int] = {view: getattr(stored, view) for view in VIEWS}
-        return await self._aside(
-            range(stored.timeline),
-            lambda: {view: joined(rows[view], stored.stamp, expected[view]) for view in VIEWS},
-        )
+        if not stored.projected:
+            return list(VIEWS)
+        wrong: list[str] = []
+        for view in VIEWS:
+            expected: int = getattr(stored, view)
+            if not are_right(await self._store.view_rows(view, row.key), stored.stamp, expected):
+                wrong.append(view)
+        return wrong
 
     # -- making
 

@@ -15,7 +15,7 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.protocol import requests as ask
 from backstay.protocol.detail_pages import collections, fit, page_of
-from backstay.protocol.run_detail import PROJECTION_SOURCES, chart, declared, log, run_detail
+from backstay.protocol.run_detail import chart, declared, log, run_detail
 from backstay.protocol.run_tasks import replay_block
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError
@@ -65,7 +65,8 @@ async def of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
 async def _detail(server: Server, looked: Looked, row: RunRow) -> dict[str, Any]:
     shown = described(server, looked)
     chain = await beside(server.engine.store, row.namespace, looked.history)
-    return await server.api.aside(looked.history, lambda: _made(looked, row, shown, chain))
+    sources = await server.node.views.sources(row, looked.history)
+    return await server.api.aside(looked.history, lambda: _made(looked, row, shown | sources, chain))
 
 
 def _made(looked: Looked, row: RunRow, shown: dict[str, Any], chain: Mapping[str, RunRow]) -> dict[str, Any]:
@@ -89,7 +90,6 @@ def _made(looked: Looked, row: RunRow, shown: dict[str, Any], chain: Mapping[str
         shown
         | lists
         | declared(history)
-        | PROJECTION_SOURCES
         | counts
         | {
             "workflow_determinism_source": found.determinism_source,
