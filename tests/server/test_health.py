@@ -50,7 +50,7 @@ async def test_the_same_commands_as_webhooks() -> None:
         export = (await api.control("GET", f"/workflows/h/runs/{run}/history/export")).json()
         signal = next(c for c in export["commands"] if c["command_type"] == "signal")
         assert signal["context"]["request"]["route"] == "/webhooks/instances/h/signals/pay"
-        assert signal["source"] == "http"
+        assert signal["source"] == "webhook"
 
 
 @pytest.mark.contract("HOOK-03", "HOOK-04")

@@ -67,7 +67,8 @@ def _undefined(routing: Routing, workflow_type: str) -> tuple[Routing, RecordedD
 
 
 class Engine:
-    """`define` supplies the routing and definition of a workflow type that was started by a process without its code."""
+    """`define` supplies the routing and definition of a workflow type that was started by a process without its code.
+    `origin`: the context of commands that come without one, from the process itself."""
 
     def __init__(
         self,
@@ -79,8 +80,10 @@ class Engine:
         lifecycle: EngineHooks | None = None,
         matching: Matching | None = None,
         define: Define | None = None,
+        origin: dict[str, Any] | None = None,
     ) -> None:
         self.world = world
+        self.origin = origin or {}
         self.store = store
         self.machine = machine
         self.matching = matching or Matching(world.now)

@@ -105,6 +105,7 @@ def start_message(request: StartWorkflow, engine: Engine) -> Start:
         request_id=request.request_id,
         source=request.source,
         traceparent=valid_traceparent(request.traceparent),
+        context=request.context or engine.origin,
     )
 
 

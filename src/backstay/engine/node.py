@@ -7,6 +7,7 @@ disk: it takes no lock, and decides nothing by itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from backstay import collector
 from backstay.engine.api import Api, Exporter
@@ -30,7 +31,7 @@ from backstay.store import Store
 class Node:
     """`commits`: the thread on which the store commits, if it has one; it ends with the node. `guest`: this process runs no
     tasks and leaves the engine of a shared database to others. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`. `views`:
-    whether views of runs are stored, for operators."""
+    whether views of runs are stored, for operators. `origin`: see `Engine`."""
 
     def __init__(
         self,
@@ -50,13 +51,21 @@ class Node:
         sweep_every: Micros | None = None,
         sweep_rests: Callable[[], bool] = lambda: False,
         views: bool = True,
+        origin: dict[str, Any] | None = None,
     ) -> None:
         self.store = store
         self._commits = commits
         self._relaxed = False
         lifecycle = self.lifecycle = lifecycle or EngineHooks()
         engine = self.engine = Engine(
-            world, store, machine, cache_bytes=cache_bytes, lifecycle=lifecycle, matching=matching, define=define
+            world,
+            store,
+            machine,
+            cache_bytes=cache_bytes,
+            lifecycle=lifecycle,
+            matching=matching,
+            define=define,
+            origin=origin,
         )
         self.lock = EngineLock(engine, lifecycle, guest=guest)
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)

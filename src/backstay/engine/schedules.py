@@ -61,7 +61,7 @@ class ScheduleApi:
             paused=request.paused,
             request_id=request.request_id,
             source=request.source,
-            context=request.context,
+            context=request.context or self._engine.origin,
             retained=None
             if key is None
             else await self._instances.retained(key, kernel.ScheduleCreate.command_type, request.request_id),
@@ -137,7 +137,7 @@ class ScheduleApi:
         asked = message(
             request_id=request.request_id,
             source=request.source,
-            context=request.context,
+            context=request.context or self._engine.origin,
             retained=await self._instances.retained(key, message.command_type, request.request_id),
             **more,
         )

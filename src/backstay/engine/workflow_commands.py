@@ -101,7 +101,7 @@ class WorkflowCommands:
             values=self._values(request.arguments),
             request_id=request.request_id,
             source=request.source,
-            context=request.context,
+            context=request.context or self._engine.origin,
         )
         return self._instances.submit(key, message)
 
@@ -130,6 +130,7 @@ class WorkflowCommands:
             values=self._values(request.arguments),
             request_id=request.request_id,
             source=request.start.source,
+            context=start.context,
             retained=before,
         )
         message = SignalAndStart(start=start, signal=signal)
@@ -371,7 +372,7 @@ class WorkflowCommands:
             "run_id": request.run_id,
             "request_id": request.request_id,
             "source": request.source,
-            "context": request.context,
+            "context": request.context or self._engine.origin,
             "retained": await self._instances.retained(
                 key, command_type, None if request.fresh else request.request_id
             ),

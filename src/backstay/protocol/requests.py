@@ -71,6 +71,7 @@ class StartWorkflow(Request[StartReply], frozen=True, kw_only=True):
     request_id: str | None = None
     fresh: bool = False  # this request id is new, so no record of an earlier attempt has to be looked up
     source: str = "python"
+    context: dict[str, Any] = {}  # who asks for it, for the record of the command
     activity: ScheduleActivity | None = None  # the run is this activity and nothing else
     traceparent: str | None = None  # the trace of the caller
 

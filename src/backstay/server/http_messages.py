@@ -35,6 +35,7 @@ class HttpRequest:
         "headers",
         "method",
         "namespace",
+        "origin",
         "params",
         "path",
         "roles",
@@ -54,6 +55,7 @@ class HttpRequest:
         self.version = ""  # of the protocol that the caller speaks
         self.address = ""  # from which it came
         self.caller: Caller = ANYBODY
+        self.origin: dict[str, Any] | None = None  # who sent it, as records of commands say it; see `origin.py`
         self.roles: frozenset[Role] = ANYBODY.roles
         self.bound: str | None = None  # the only namespace that the caller may use
 

@@ -184,19 +184,22 @@ def refuse_conflict(before: CommandRecord, request_id: str | None, fingerprint: 
         )
 
 
-def fingerprint(request_id: str | None, *parts: bytes) -> str | None:
-    """A hash of a request with a request id, to compare its retries with; None without a request id."""
-    if request_id is None:
+INSIDE = ("workflow", "schedule")
+"""Sources of commands that workflow code and schedules give: no request from outside stands at their beginning."""
+
+
+def fingerprint(request_id: str | None, source: str, *parts: bytes) -> str | None:
+    """A hash of a request, for the record of its command and to compare retries with. None for what nobody can retry and
+    nobody has sent."""
+    if request_id is None and source in INSIDE:
         return None
     joined = b"\0".join(parts)
     return f"sha256:{sha256(joined).hexdigest()}"
 
 
 def _fingerprint(message: InstanceCommand) -> str | None:
-    if message.request_id is None:
-        return None
     run_id = (message.run_id or "").encode()
-    return fingerprint(message.request_id, message.command_type.encode(), run_id, message.intent())
+    return fingerprint(message.request_id, message.source, message.command_type.encode(), run_id, message.intent())
 
 
 def reject(turn: Turn, message: InstanceCommand, why: Rejection, **more: Any) -> CommandRecord:
@@ -244,7 +247,7 @@ def _record(
         requested_run_id=message.run_id,
         resolved_run_id=None if run is None else run.run_id,
         request_id=None if temporary else message.request_id,
-        fingerprint=None if temporary else _fingerprint(message),
+        fingerprint=_fingerprint(message),
         rejection_reason=None if why is None else why.reason,
         validation_errors={} if why is None else why.errors,
         context=message.context,

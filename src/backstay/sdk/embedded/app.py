@@ -18,6 +18,7 @@ from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import Routing
 from backstay.protocol.export import exporter
+from backstay.protocol.origin import of_process
 from backstay.protocol.requests import Request
 from backstay.sdk.author.options import expect, listed, served
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
@@ -212,6 +213,7 @@ class AsyncBackstay(AsyncClient):
             cache_bytes=self._cache_bytes,
             views=self._views,
             guest=not self._run_tasks,
+            origin=of_process(),
         )
         self.engine = self._node.engine
         self.recovery = self._node.recovery

@@ -16,6 +16,7 @@ from backstay.protocol.native import client as calls
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import Stopping, undecodable
 from backstay.server.http_messages import HttpRequest, HttpResponse, decode_body
+from backstay.server.origin import origin
 from backstay.server.pending_reply import PendingReply, too_many_parked
 from backstay.server.router import Route
 from backstay.server.server import Server
@@ -125,7 +126,11 @@ def _in_namespace(server: Server, request: HttpRequest, engine_request: Any) -> 
     again = "x-backstay-again" in request.headers
     if issubclass(type(engine_request), tell.ToInstance):
         return replace(
-            engine_request, namespace=request.namespace, fresh=_fresh(engine_request, again), source="python"
+            engine_request,
+            namespace=request.namespace,
+            fresh=_fresh(engine_request, again),
+            source="python",
+            context=origin(request),
         )
     match engine_request:
         case ask.StartWorkflow():
@@ -136,10 +141,11 @@ def _in_namespace(server: Server, request: HttpRequest, engine_request: Any) -> 
             fresh = _fresh(engine_request, again)
             return replace(engine_request, start=_start(server, request, start, again), fresh=fresh)
         case schedules.UpdateSchedule():
-            return replace(_typed(engine_request), namespace=request.namespace, source="python")
+            typed = _typed(engine_request)
+            return replace(typed, namespace=request.namespace, source="python", context=origin(request))
         case schedules.ToSchedule() | schedules.CreateSchedule():
             placed: Any = engine_request  # pyright: ignore[reportUnknownVariableType]
-            return replace(placed, namespace=request.namespace, source="python")
+            return replace(placed, namespace=request.namespace, source="python", context=origin(request))
         case schedules.ListSchedules(limit=limit):
             return replace(engine_request, namespace=request.namespace, limit=max(1, min(limit, schedules.PAGE_MAX)))
         case schedules.GetScheduleHistory(limit=limit):
@@ -180,6 +186,7 @@ def _start(server: Server, request: HttpRequest, start: ask.StartWorkflow, again
         definition=definition,
         fresh=_fresh(start, again),
         source="python",
+        context=origin(request),
     )
 
 

@@ -217,7 +217,7 @@ def open_run(
         outcome="started_new",
         source=message.source,
         request_id=message.request_id,
-        fingerprint=None if message.request_id is None else _fingerprint(message),
+        fingerprint=_fingerprint(message),
         resolved_run_id=run.run_id,
         context=message.context,
         payload=message.arguments,
@@ -333,7 +333,7 @@ def _repeated_reply(turn: Turn, message: Start, before: CommandRecord) -> StartR
 
 
 def _fingerprint(message: Start) -> str | None:
-    return fingerprint(message.request_id, b"start", *message.intent())
+    return fingerprint(message.request_id, message.source, b"start", *message.intent())
 
 
 def check_options(message: Start) -> None:

@@ -24,6 +24,7 @@ from backstay.protocol.tasks import after_token, optional_iso, page_token
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.origin import origin, source
 from backstay.server.published.control.starting import Name, Timeout
 from backstay.server.published.control.workflow_json import bucket
 from backstay.server.router import Route
@@ -66,7 +67,8 @@ async def start(server: Server, request: HttpRequest) -> HttpResponse:
         business_key=body.business_key,
         request_id=request.headers.get("x-request-id"),
         traceparent=request.headers.get("traceparent"),
-        source="http",
+        source=source(request),
+        context=origin(request),
         activity=ScheduleActivity(
             activity_type=body.activity_type,
             activity_class=body.activity_class,

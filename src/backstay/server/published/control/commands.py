@@ -22,6 +22,7 @@ from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.origin import origin, source
 from backstay.server.published.control.starting import StartBody, start_request
 from backstay.server.published.control.workflow_json import find_run
 from backstay.server.router import Route
@@ -77,18 +78,13 @@ def arguments_of(body: SignalBody) -> tuple[bytes | None, dict[str, Any] | None]
 
 
 def addressed(request: HttpRequest, request_id: str | None) -> dict[str, Any]:
-    context = {
-        "route": request.path,
-        "caller": request.headers.get("x-workflow-caller-label"),
-        "auth": sorted(request.roles),
-    }
     return {
         "workflow_id": request.params["workflow_id"],
         "namespace": request.namespace,
         "run_id": request.params.get("run_id"),
         "request_id": request_id,
-        "source": "http",
-        "context": {"request": {name: value for name, value in context.items() if value is not None}},
+        "source": source(request),
+        "context": origin(request),
     }
 
 

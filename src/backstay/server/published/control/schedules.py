@@ -26,6 +26,7 @@ from backstay.protocol.task_commands import memo
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.origin import origin, source
 from backstay.server.published.control.schedule_lists import listed, listing
 from backstay.server.router import Route
 from backstay.server.server import Server
@@ -108,7 +109,8 @@ async def create(server: Server, request: HttpRequest) -> HttpResponse:
             plan=SchedulePlan(**_changes(body, request.namespace)),
             paused=body.paused,
             request_id=request.headers.get("x-request-id"),
-            source="http",
+            source=source(request),
+            context=origin(request),
         )
     )
     return HttpResponse(
@@ -256,7 +258,8 @@ def _to(request: HttpRequest) -> dict[str, Any]:
         "schedule_id": request.params["schedule_id"],
         "namespace": request.namespace,
         "request_id": request.headers.get("x-request-id"),
-        "source": "http",
+        "source": source(request),
+        "context": origin(request),
     }
 
 

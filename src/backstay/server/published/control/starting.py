@@ -17,6 +17,7 @@ from backstay.server.auth import OPERATOR
 from backstay.server.discovery import UNSUPPORTED_START_FIELDS
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.origin import origin, source
 from backstay.server.router import Route
 from backstay.server.server import Server
 
@@ -128,7 +129,8 @@ def start_request(server: Server, request: HttpRequest, body: StartBody, workflo
         definition=server.workers.definition(request.namespace, body.task_queue, body.workflow_type, build),
         request_id=request.headers.get("x-request-id"),
         traceparent=request.headers.get("traceparent"),
-        source="http",
+        source=source(request),
+        context=origin(request),
     )
 
 
