@@ -38,10 +38,13 @@ NAMES = frozenset(
 )
 """Fields that hold a payload, encoded or not."""
 
+QUOTING = frozenset({"words", "summary", "label"})
+"""Sentences about a heartbeat, which quote what it reported."""
+
 
 def hidden(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same body without payloads. What is empty stays as it is."""
-    return cast("Mapping[str, Any]", _hidden(body))
+    """The same body without payloads, which says so. What is empty stays as it is."""
+    return {**_hidden(body), "payloads_hidden": True}
 
 
 def _hidden(value: Any) -> Any:
@@ -51,7 +54,8 @@ def _hidden(value: Any) -> Any:
         return HIDDEN
     if isinstance(value, Mapping):
         held = cast("Mapping[str, Any]", value)
-        return {name: HIDDEN if name in NAMES and part else _hidden(part) for name, part in held.items()}
+        names = NAMES | QUOTING if held.get("event_type") == "ActivityHeartbeatRecorded" else NAMES
+        return {name: HIDDEN if name in names and part else _hidden(part) for name, part in held.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_hidden(part) for part in cast("list[Any]", value)]
     if isinstance(value, msgspec.Raw):
