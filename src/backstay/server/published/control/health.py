@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.protocol.history import iso
+from backstay.server import findings
 from backstay.server.auth import EVERY, OPERATOR
 from backstay.server.discovery import cluster_info
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.router import Route
 from backstay.server.server import Server
+from backstay.store import Unavailable
 
 
 async def health(server: Server, request: HttpRequest) -> HttpResponse:
@@ -21,49 +23,52 @@ async def health(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def ready(server: Server, request: HttpRequest) -> HttpResponse:
-    """Whether to send traffic here: not while the server drains or waits for the engine lock."""
+    """Whether to send traffic here, and if not, every reason why not."""
+    engine = server.engine
+    reasons: list[dict[str, str]] = []
+    if engine.down is not None:
+        reasons.append({"code": "database_unavailable", "message": "the database cannot commit; see the log"})
+    if not engine.holder:
+        reasons.append({"code": "engine_elsewhere", "message": "another process is the engine of this database"})
+    elif not server.recovery.up:
+        reasons.append(
+            {"code": "recovering", "message": "the engine reads open runs and leases; it serves in a moment"}
+        )
+    if server.draining:
+        reasons.append({"code": "draining", "message": "this server is about to stop"})
     checks = {
-        "database": "ok" if server.engine.down is None else "unavailable",
-        "engine": "ok" if server.engine.holder else "held_by_another_process",
+        "database": "ok" if engine.down is None else "unavailable",
+        "engine": "held_by_another_process" if not engine.holder else "ok" if server.recovery.up else "recovering",
         "draining": "yes" if server.draining else "no",
     }
-    good = server.engine.down is None and server.engine.holder and not server.draining
-    body: dict[str, Any] = {"status": "ready" if good else "not_ready", "timestamp": iso(server.now), "checks": checks}
-    return HttpResponse(body, 200 if good else 503)
+    body: dict[str, Any] = {
+        "status": "not_ready" if reasons else "ready",
+        "timestamp": iso(server.now),
+        "checks": checks,
+        "reasons": reasons,
+    }
+    return HttpResponse(body, 503 if reasons else 200)
 
 
 async def system_health(server: Server, request: HttpRequest) -> HttpResponse:
-    """Findings about this namespace, worst first."""
-    metrics = await server.observer.metrics(request.namespace)
-    findings: list[dict[str, Any]] = []
-    if server.engine.down is not None:
-        findings.append({"severity": "error", "code": "database_unavailable", "message": str(server.engine.down)})
-    if not server.engine.holder:
-        findings.append(
-            {"severity": "error", "code": "engine_elsewhere", "message": "another process runs this database"}
-        )
-    if metrics["leases"]["expired"]:
-        findings.append(
-            {
-                "severity": "warning",
-                "code": "stale_leases",
-                "message": f"{metrics['leases']['expired']} leases are over",
-            }
-        )
-    blocked = metrics["blocked"]
-    if blocked["count"]:
-        why = ", ".join(f"{count} {reason}" for reason, count in blocked["by_reason"].items())
-        message = (
-            f"{blocked['count']} runs are blocked ({why}); `dw describe ID` says by what: deploy corrected code, or"
-            " `dw repair ID` tries again"
-        )
-        findings.append({"severity": "warning", "code": "runs_blocked", "message": message, **blocked})
-    for gap in metrics["compatibility"]["gaps"]:
-        message = f"queue {gap['task_queue']!r}: no live worker takes {gap['ready_count']} ready {gap['kind']} tasks"
-        findings.append({"severity": "warning", "code": "waiting_for_compatible_worker", "message": message, **gap})
-    worst = "error" if any(f["severity"] == "error" for f in findings) else "warning" if findings else "ok"
-    body = {"status": worst, "timestamp": iso(server.now), "findings": findings, "operator_metrics": metrics}
-    return HttpResponse(body, 503 if worst == "error" else 200)
+    """Findings about this namespace, worst first, and the checks they belong to. `metrics=0` leaves the metrics out."""
+    try:
+        found = await findings.find(server, request.namespace)
+        wanted = request.query.get("metrics") != "0" and server.engine.down is None
+        metrics = await server.observer.metrics(request.namespace) if wanted else None
+    except Unavailable as unavailable:  # the database went away while it was asked
+        found, metrics = [findings.unavailable(unavailable)], None
+    status, now = findings.worst(found), server.now
+    body: dict[str, Any] = {
+        "status": status,
+        "timestamp": iso(now),
+        "namespace": request.namespace,
+        "checks": findings.shown_checks(found),
+        "findings": [one.view(now) for one in found],
+    }
+    if metrics is not None:
+        body["operator_metrics"] = metrics
+    return HttpResponse(body, 503 if status == "error" else 200)
 
 
 ROUTES = [

@@ -1,0 +1,301 @@
+"""Health says `ok` only when it is so: every finding, for servers that were really brought there, and gone after its cure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from backstay.server.findings import CHECKS
+from backstay.store import Unavailable
+
+from . import test_why as states
+from .kit import Api, serving, settle
+
+Bring = Callable[[Api], Awaitable[None]]
+PATIENT = {"worker_stale_after_seconds": 360_000, "task_repair_loop_throttle_seconds": 3600}
+
+
+async def health(api: Api, **query: Any) -> dict[str, Any]:
+    answer = await api.control("GET", "/system/health", params=query)
+    found = answer.json()
+    assert answer.status_code == (503 if found["status"] == "error" else 200), answer.text
+    return found
+
+
+async def healthy(api: Api) -> None:
+    await states.sleeps(api)
+
+
+async def lease_ended(api: Api) -> None:
+    await states.runs_code(api)
+    api.server.engine.timers.stop()
+    await api.world.advance(400)
+
+
+async def lost(api: Api) -> None:
+    await states.lost(api)
+    await api.world.advance(25)  # the next pass of the certificate
+
+
+async def overdue(api: Api) -> None:
+    await states.sleeps(api)
+    api.server.engine.timers.stop()
+    await api.world.advance(2800)
+
+
+async def unoffered(api: Api) -> None:
+    await states.queued(api)
+    api.server.engine.matching.lanes.clear()
+    await api.world.advance(10)
+
+
+async def late_schedule(api: Api) -> None:
+    body = {
+        "schedule_id": "nightly",
+        "spec": {"intervals": [{"every": "PT1H"}]},
+        "action": {"workflow_type": "order", "task_queue": "q"},
+    }
+    made = await api.control("POST", "/schedules", body)
+    assert made.status_code == 201, made.text
+    api.server.engine.timers.stop()
+    await api.world.advance(7200)
+
+
+async def long_history(api: Api) -> None:
+    await states.sleeps(api)
+    await api.world.advance(1)  # the projector writes its summary
+
+
+async def retrying(api: Api) -> None:
+    await states.failed_once(api)
+    await api.world.advance(1)
+
+
+async def retrying_for_long(api: Api) -> None:
+    await states.running(api, states.CHARGE | {"retry_policy": {"max_attempts": 9, "backoff_seconds": [360_000]}})
+    await api.activity("fail", await api.poll("activity"), failure={"message": "no answer", "type": "Timeout"})
+    await api.world.advance(7200)
+
+
+async def down(api: Api) -> None:
+    api.server.engine.down = Unavailable("the disk is full")
+
+
+async def elsewhere(api: Api) -> None:
+    api.server.engine.holder = False
+
+
+async def draining(api: Api) -> None:
+    api.server.draining = True
+
+
+TABLE: list[tuple[Bring, str, str | None, str, int, dict[str, Any]]] = [
+    # how, status, code, check, count, settings
+    (healthy, "ok", None, "", 0, {}),
+    (states.no_worker_on_queue, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
+    (states.no_worker_of_type, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
+    (states.no_worker_of_activity_type, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
+    (states.no_worker_of_build, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
+    (lease_ended, "warning", "stale_leases", "task_transport", 1, {}),
+    (states.task_failed, "warning", "claim_failed", "task_transport", 1, {}),
+    (states.blocked, "warning", "runs_blocked", "task_transport", 1, {}),
+    (unoffered, "warning", "dispatch_overdue", "task_transport", 1, {}),
+    (lost, "warning", "repair_needed", "durable_resume_paths", 1, {}),
+    (overdue, "warning", "wakes_overdue", "durable_resume_paths", 1, {}),
+    (late_schedule, "warning", "schedules_overdue", "scheduler_role", 1, {}),
+    (
+        long_history,
+        "warning",
+        "history_budget",
+        "history_retention_invariant",
+        1,
+        {"continue_as_new_event_threshold": 3},
+    ),
+    (retrying, "ok", "activities_retrying", "activity_path", 1, {}),
+    (retrying_for_long, "warning", "activities_retrying", "activity_path", 1, {}),
+    (states.throttled, "ok", "queue_throttled", "routing_health", 1, {"workflow_task_max_active_leases_per_queue": 1}),
+    (down, "error", "database_unavailable", "backend_capabilities", 1, {}),
+    (elsewhere, "error", "engine_elsewhere", "backend_capabilities", 1, {}),
+    (draining, "warning", "draining", "backend_capabilities", 1, {}),
+]
+
+
+@pytest.mark.contract("MATCH-14", "FLEET-06")
+@pytest.mark.parametrize(
+    ("bring", "status", "code", "check", "count", "settings"), TABLE, ids=lambda one: getattr(one, "__name__", "")
+)
+async def test_every_trouble_is_found(
+    bring: Bring, status: str, code: str | None, check: str, count: int, settings: dict[str, Any]
+) -> None:
+    async with serving(**PATIENT | settings) as api:
+        await bring(api)
+        found = await health(api, metrics=0)
+        codes = [one["code"] for one in found["findings"]]
+        assert found["status"] == status, found["findings"]
+        assert tuple(found["checks"]) == CHECKS
+        if code is None:
+            assert codes == []
+            assert {one["status"] for one in found["checks"].values()} == {"ok"}
+            return
+        assert code in codes, codes
+        finding = found["findings"][codes.index(code)]
+        assert (finding["check"], finding["count"]) == (check, count)
+        expected = {"error": "error", "warning": "warning", "info": "ok"}[finding["severity"]]
+        assert found["checks"][check] == {"status": expected, "findings": [code]}
+        assert finding["message"]
+        assert finding["link"].startswith("/api/")
+        assert finding["action"] or check == "backend_capabilities"
+        if finding["oldest_at"] is not None:
+            assert finding["oldest_age_ms"] >= 0
+        others = {name for name, one in found["checks"].items() if one["status"] != "ok"} - {check}
+        assert others <= {"durable_resume_paths"}, "nothing else is called wrong"
+        if check != "backend_capabilities":
+            link = await api.control("GET", finding["link"].removeprefix("/api"))
+            assert link.status_code == 200, (finding["link"], link.text)
+        if code == "waiting_for_compatible_worker":
+            assert (
+                bring.__name__.removeprefix("no_worker_of_").removeprefix("no_worker_on_").endswith(finding["missing"])
+            )
+            assert finding["ready_count"] == 1
+
+
+@pytest.mark.contract("FLEET-06", "MATCH-14")
+@pytest.mark.parametrize(
+    ("bring", "cure"),
+    [
+        (states.no_worker_on_queue, {}),
+        (states.no_worker_of_type, {}),
+        (states.no_worker_of_activity_type, {"supported_activity_types": ["ship"]}),
+        (states.no_worker_of_build, {"build_id": "build-1"}),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+async def test_a_gap_of_the_fleet_is_told_everywhere_and_ends_with_a_worker(bring: Bring, cure: dict[str, Any]) -> None:
+    """Detail, list, metrics, health and why say the same, and the task is kept for the worker that comes."""
+    async with serving(**PATIENT) as api:
+        await bring(api)
+        await api.world.advance(1)
+        detail = (await api.control("GET", "/workflows/o-1/detail")).json()
+        kind = "activity" if "activity" in bring.__name__ else "workflow"
+        assert detail["liveness_state"] == f"{kind}_task_waiting_for_compatible_worker"
+        (row,) = (await api.control("GET", "/flows/running?repair_attention=true")).json()["flows"]
+        assert row["liveness_state"] == detail["liveness_state"]
+        assert (row["repair_blocked_reason"], row["repair_attention"]) == ("waiting_for_compatible_worker", True)
+        metrics = (await health(api))["operator_metrics"]
+        assert metrics["runs"]["compatibility_blocked"] == 1
+        assert metrics["runs"]["repair_needed"] == 0, "it is no loss"
+        (gap,) = metrics["compatibility"]["gaps"]
+        assert (gap["kind"], gap["task_queue"], gap["ready_count"]) == (kind, "q", 1)
+        assert (await states.why(api))["attention"] == "no_worker"
+        await api.register("worker-9", **cure)
+        assert (await api.control("GET", "/workflows/o-1/detail")).json()["liveness_state"] == f"{kind}_task_ready"
+        assert (await api.control("GET", "/flows/running?repair_attention=true")).json()["flows"] == []
+        cured = await health(api)
+        assert (cured["status"], cured["findings"]) == ("ok", [])
+        assert cured["operator_metrics"]["runs"]["compatibility_blocked"] == 0
+        assert (await api.poll(kind, "worker-9"))["task_id"], "the task was kept"
+
+
+@pytest.mark.contract("MATCH-09")
+async def test_pressure_survives_a_restart_as_backlog_and_redelivery(tmp_path: Any) -> None:
+    settings = PATIENT | {"store": f"sqlite:{tmp_path / 'pressed.db'}"}
+    async with serving(**settings) as api:
+        await api.register()
+        for number in range(5):
+            await api.start(f"p-{number}")
+        assert (await api.poll())["workflow_task_attempt"] == 1
+        stats = (await api.control("GET", "/task-queues/q")).json()["stats"]
+        assert (stats["workflow_tasks"]["ready_count"], stats["workflow_tasks"]["leased_count"]) == (4, 1)
+    async with serving(**settings) as api:
+        await settle()
+        stats = (await api.control("GET", "/task-queues/q")).json()["stats"]
+        assert (stats["workflow_tasks"]["ready_count"], stats["workflow_tasks"]["leased_count"]) == (4, 1)
+        await api.world.advance(301)
+        stats = (await api.control("GET", "/task-queues/q")).json()["stats"]
+        assert stats["workflow_tasks"]["ready_count"] == 5, "the lease that ended is offered again"
+        await api.register()
+        attempts = [(await api.poll())["workflow_task_attempt"] for _ in range(5)]
+        assert sorted(attempts) == [1, 1, 1, 1, 2]
+        redelivered = (await health(api))["operator_metrics"]["leases"]["redelivered"]
+        assert redelivered == 1
+
+
+@pytest.mark.contract("LIVE-01")
+@pytest.mark.parametrize(
+    ("bring", "kind", "status"),
+    [
+        (states.queued, "workflow", "ready"),
+        (states.runs_code, "workflow", "leased"),
+        (states.task_failed, "workflow", "failed"),
+        (states.runs_activity, "activity", "leased"),
+        (states.failed_once, "activity", "ready"),
+        (states.update_waits, "workflow", "leased"),
+        (states.sleeps, None, None),
+    ],
+    ids=lambda one: getattr(one, "__name__", ""),
+)
+async def test_the_summary_has_the_next_task_in_every_state(bring: Bring, kind: str | None, status: str | None) -> None:
+    async with serving(**PATIENT) as api:
+        await bring(api)
+        await settle()
+        (row,) = (await api.control("GET", "/flows/running?instance_id=o-1")).json()["flows"]
+        assert (row["next_task_type"], row["next_task_status"]) == (kind, status)
+        assert (row["next_task_id"] is None) is (kind is None)
+        if bring is states.update_waits:
+            assert (row["wait_kind"], row["resume_source_kind"]) == ("update", "workflow_update")
+            assert row["open_wait_id"] == f"update:{row['resume_source_id']}"
+
+
+@pytest.mark.contract("METRIC-06")
+async def test_runs_are_counted_by_their_trouble() -> None:
+    async with serving(**PATIENT) as api:
+        await states.lost(api)
+        await api.start("fails")
+        await api.fail(await api.poll(), message="no such module", type="ImportError")
+        await api.start("nobodys", workflow_type="refund")
+        runs = (await health(api))["operator_metrics"]["runs"]
+        assert (runs["repair_needed"], runs["claim_failed"], runs["compatibility_blocked"]) == (1, 1, 1)
+
+
+# -- readiness
+
+
+@pytest.mark.parametrize(
+    ("bring", "reason"),
+    [(down, "database_unavailable"), (elsewhere, "engine_elsewhere"), (draining, "draining")],
+    ids=lambda one: getattr(one, "__name__", one),
+)
+async def test_a_server_that_is_not_ready_says_why(bring: Bring, reason: str) -> None:
+    async with serving() as api:
+        good = await api.http.get("/api/ready")
+        assert (good.status_code, good.json()["status"], good.json()["reasons"]) == (200, "ready", [])
+        await bring(api)
+        answer = await api.http.get("/api/ready")
+        assert (answer.status_code, answer.json()["status"]) == (503, "not_ready")
+        assert [one["code"] for one in answer.json()["reasons"]] == [reason]
+        assert answer.json()["reasons"][0]["message"]
+
+
+async def test_a_server_that_recovers_is_not_ready_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as api:
+        monkeypatch.setattr(api.server.recovery, "_up", False)
+        answer = await api.http.get("/api/ready")
+        assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (503, "recovering")
+        assert answer.json()["checks"]["engine"] == "recovering"
+        assert (await health(api, metrics=0))["findings"][0]["code"] == "engine_recovering"
+
+
+async def test_health_of_a_probe_reads_no_history_and_scans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(**PATIENT) as api:
+        for number in range(20):
+            await api.start(f"p-{number}")
+        store = api.server.store
+
+        def forbidden(*_: Any, **__: Any) -> Any:
+            raise AssertionError("health of a probe may not ask for this")
+
+        for name in ("load", "history", "mismatched", "event_types", "history_sizes", "count_by_status", "leased"):
+            monkeypatch.setattr(store, name, forbidden)
+        assert (await health(api, metrics=0))["status"] == "warning"
