@@ -23,7 +23,7 @@ from backstay.store import Loaded, Opening, Ready, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
-PAGE = 500  # events that are read at once for an answer
+PAGE = 200  # events that are read and folded at a stretch
 
 WaitingMessage = tuple[Message, Reply | None, bool]
 """A message, the callback for its answer, and whether to submit it again if the instance cannot be read."""
@@ -142,34 +142,33 @@ class Loading:
             return None
         return entry.instance
 
-    async def in_memory(self, key: int) -> Instance | None:
-        """The instance in memory, if it is committed and has the rows that are on disk now; its history is not read."""
-        facts = (await self._store.facts([key])).get(key)
-        tasks = await self._store.tasks(key)
-        entry = self._cache.get(key)
-        if facts is None or entry is None or entry.inflight or entry.dead:
-            return None
-        instance = entry.instance
-        run = instance.run
-        same = (
-            run is not None
-            and (instance.last_decision, instance.next_wake) == (facts.last_decision, facts.next_wake)
-            and run.key == facts.run
-            and len(instance.tasks) == len(tasks)
-            and all(instance.tasks.get(task.id) == task for task in tasks)
-        )
-        return instance if same else None
+    async def fold_slowly(self, opening: Opening) -> Instance:
+        """The current run of an instance from these rows and its history, which is read and folded a page at a time."""
+        instance = self.blank(opening.row, opening.run)
+        if instance.run is not None:
+            await self._fold_pages(instance, instance.run, opening.row.length)
+            if (instance.run.length, instance.run.checksum) != (opening.row.length, opening.row.checksum):
+                raise HistoryDamaged(
+                    instance.run.key, instance.run.length, "it is not the event its workflow ended with"
+                )
+        self.add_rows(instance, opening.row, opening.run, opening.tasks)
+        return instance
 
     async def fold_older(self, row: RunRow) -> Instance:
-        """A run that is not the current one of its instance, from its history alone, a page at a time."""
+        """A run that is not the current one of its instance, from its history alone."""
         instance = Instance(row.workflow, row.namespace, row.workflow_id)
         instance.workflow_type = row.workflow_type
         run = instance.run = Run(row.key, row.run_id, row.number)
-        while True:
-            page = await self._store.history(row.key, run.length, PAGE)
+        await self._fold_pages(instance, run, row.length)
+        return instance
+
+    async def _fold_pages(self, instance: Instance, run: Run, length: int) -> None:
+        """Fold a history up to a length. The event loop does other work between two pages."""
+        while run.length < length:
+            page = await self._store.history(run.key, run.length, min(PAGE, length - run.length))
+            if not page:
+                raise HistoryDamaged(run.key, run.length + 1, "missing, and so is everything after it")
             self._machine.fold(instance, run, page)
-            if len(page) < PAGE:
-                return instance
             turn = self._world.future()
             self._world.soon(partial(turn.set_result, None))
             await turn

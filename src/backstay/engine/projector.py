@@ -175,15 +175,15 @@ class Projector:
     async def _from_disk(self, workflow: int) -> None:
         """The summary of an instance that is not in memory any more."""
         try:
-            loaded = await self._store.load(workflow)
+            opening = await self._store.opening(workflow)
+            if opening is None or opening.run is None or opening.run.closed_at is not None:
+                return
+            summary = summarize(self._engine.machine, await self._engine.loading.fold_slowly(opening))
         except Exception:
             return  # a reader of it gets the error
-        if loaded is None or loaded.run is None or self._stopped:
-            return
-        instance = self._engine.loading.restore(loaded)
-        if instance.current.is_open:
-            self._write(ViewChanges([summary_row(summarize(self._engine.machine, instance))]))
-            self.rested[instance.current.key] = None
+        if not self._stopped:
+            self._write(ViewChanges([summary_row(summary)]))
+            self.rested[summary.run] = None
 
     def _write(self, changes: ViewChanges) -> None:
         self._writing = True
@@ -228,13 +228,12 @@ class Projector:
     async def fresh_summary(self, row: RunRow) -> RunSummary:
         """The summary of a run from its rows and history, whatever is stored."""
         engine = self._engine
-        known = await engine.loading.in_memory(row.workflow)
-        if known is not None and known.current.key == row.key:
-            return summarize(engine.machine, known)
-        loaded = await engine.store.load(row.workflow)
-        if loaded is not None and loaded.run is not None and loaded.run.key == row.key:
-            return summarize(engine.machine, engine.loading.restore(loaded))
-        return summarize(engine.machine, await engine.loading.fold_older(row), stamp=row.length)
+        opening = await self._store.opening(row.workflow)
+        if opening is None or opening.run is None or opening.run.key != row.key:
+            return summarize(engine.machine, await engine.loading.fold_older(row), stamp=row.length)
+        # No await between the look at the state in memory and its summary: the engine may go on to change it.
+        instance = engine.loading.unchanged(opening) or await engine.loading.fold_slowly(opening)
+        return summarize(engine.machine, instance)
 
 
 def outcome_of(status: str, closed_reason: str | None) -> str:
