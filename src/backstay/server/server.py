@@ -38,6 +38,8 @@ from backstay.server.loop_watch import LoopWatch
 from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
 from backstay.server.native.worker_links import WorkerLinks
+from backstay.server.overview import Overviews
+from backstay.server.queue_views import QueueViews
 from backstay.server.registry import StoredRegistry
 from backstay.server.remote_queries import RemoteQueries
 from backstay.server.retention import Retention
@@ -145,6 +147,8 @@ class Server:
         self.feed = LiveFeed(self.engine, settings, self._revision)
         self.retention = Retention(self.engine, self.namespaces, settings)
         self.observer = Observer(self)
+        self.queues = QueueViews(self.engine, self.workers, self.admission, self.rates)
+        self.overviews = Overviews(self.node, self.queues, self.fleet, settings)
         self.worker_links = WorkerLinks(self)
         try:
             await self._read_registries()

@@ -12,7 +12,6 @@ from backstay.protocol.history import iso
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest
-from backstay.server.queue_views import queue_state, queue_states, shown_queue
 from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.store.figures import WaitingTask
@@ -28,19 +27,18 @@ async def queues(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The queues of a namespace, by name: those with workers, tasks, or open runs that are pinned to a build."""
     size = request.integer("page_size", PAGE_MAX, 1, PAGE_MAX)
     after = request.query.get("after") or ""
-    found = [state for state in await queue_states(server, request.namespace) if state.name > after]
+    found = [state for state in await server.queues.states(request.namespace) if state.name > after]
     page = found[:size]
     return {
         "namespace": request.namespace,
-        "task_queues": [shown_queue(server, request.namespace, state, leases=LEASES) for state in page],
+        "task_queues": [server.queues.shown(state, leases=LEASES) for state in page],
         "next_after": page[-1].name if len(found) > size else None,
     }
 
 
 async def queue(server: Server, request: HttpRequest) -> dict[str, Any]:
     """One queue."""
-    state = await queue_state(server, request.namespace, request.params["queue"])
-    return shown_queue(server, request.namespace, state)
+    return server.queues.shown(await server.queues.state(request.namespace, request.params["queue"]))
 
 
 async def waiting(server: Server, request: HttpRequest) -> dict[str, Any]:

@@ -1,0 +1,176 @@
+"""The overview of a namespace in one answer: is anything stranded, what needs somebody, and how does it go.
+
+Everything is read beside the engine's thread, from indexes. Requests for the same window that come while one is being answered
+share its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from backstay.engine.certificate import shown_proof
+from backstay.engine.node import Node
+from backstay.kernel.values import SCHEDULES, SECOND, Micros
+from backstay.kernel.views.summary import OPEN_STATES
+from backstay.protocol.history import iso
+from backstay.protocol.tasks import optional_iso
+from backstay.server import attention
+from backstay.server.fleet import Fleet
+from backstay.server.queue_views import QueueState, QueueViews
+from backstay.server.settings import Settings
+from backstay.server.tallies import Tallies, WindowFigures
+from backstay.store import Store
+from backstay.store.figures import ScheduleCounts, Wakes
+from backstay.store.views import HOUR, MINUTE
+
+QUEUES = 50  # that are shown, those with the oldest tasks first; the others are counted
+SOON = 5 * MINUTE  # the intervals of the next hour
+DAY = 24 * HOUR
+
+
+class Overviews:
+    """`read` answers the route, and anything else that shows these figures."""
+
+    def __init__(self, node: Node, queues: QueueViews, fleet: Fleet, settings: Settings) -> None:
+        self._node = node
+        self._engine = node.engine
+        self._store = node.store
+        self._queues = queues
+        self._fleet = fleet
+        self._settings = settings
+        self._tallies = Tallies(node.store, node.engine.world.now)
+        self._under_way: dict[tuple[str, str], asyncio.Task[dict[str, Any]]] = {}
+
+    async def read(self, namespace: str, window: str) -> dict[str, Any]:
+        """The overview of a namespace; `window` is one of `tallies.WINDOWS`."""
+        key = (namespace, window)
+        task = self._under_way.get(key)
+        if task is None:
+            task = self._under_way[key] = asyncio.ensure_future(self._read(namespace, window))
+            task.add_done_callback(lambda _: self._under_way.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _read(self, namespace: str, window: str) -> dict[str, Any]:
+        store, now = self._store, self._engine.world.now()
+        states, runs = await store.count_states(namespace)
+        figures = await self._tallies.read(namespace, window)
+        queues = await self._queues.states(namespace)
+        schedules = await schedule_counts(store, namespace, now)
+        wakes = await store.wakes(namespace, now, now + DAY, SOON)
+        return {
+            "namespace": namespace,
+            "window": window,
+            "engine": "here" if self._engine.holder else "elsewhere",
+            "certificate": self._certificate(namespace, now),
+            "attention": [one.shown(now) for one in await self._attention(namespace, figures, queues, schedules, now)],
+            "stock": {
+                "open": runs,
+                "states": {state: states.get(state, 0) for state in OPEN_STATES},
+                "without_view": max(0, runs - sum(states.values())),
+            },
+            "series": figures.shown_series(),
+            "totals": figures.shown_totals(),
+            "types": figures.shown_types(),
+            "queues": self._shown_queues(queues, now),
+            "fleet": self._shown_fleet(namespace),
+            "schedules": shown_schedules(schedules),
+            "wakes": shown_wakes(wakes, now),
+        }
+
+    def _certificate(self, namespace: str, now: Micros) -> dict[str, Any] | None:
+        """The last proof. None on a server that is not the engine, and until the first pass has ended."""
+        proof = self._node.certificate.proof
+        return None if proof is None else shown_proof(proof, namespace, now)
+
+    async def _attention(
+        self, namespace: str, figures: WindowFigures, queues: list[QueueState], schedules: ScheduleCounts, now: Micros
+    ) -> list[attention.Attention]:
+        store, settings = self._store, self._settings
+        proof = self._node.certificate.proof
+        waiting = [group for queue in queues for group in queue.waiting]
+        lonely = attention.without_worker(self._fleet, namespace, waiting, (), now)
+        if lonely:  # the index of what is ready is read only if it is needed
+            lonely = attention.without_worker(self._fleet, namespace, waiting, await store.ready_runs(namespace), now)
+        late = await store.overdue(namespace, now - attention.LATE, attention.LATE_LOOKED_AT)
+        large = await store.open_sizes(
+            namespace, settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
+        )
+        found = [
+            *attention.stranded(0 if proof is None else proof.of(namespace).stranded),
+            *attention.stored(await store.attention_counts(namespace)),
+            *lonely,
+            *attention.overdue(late, self._engine.holder, now),
+            *attention.late_schedules(schedules, now),
+            *attention.failing(figures),
+            *attention.held_back(self._queues, queues),
+            *attention.over_budget(large),
+        ]
+        return sorted(found, key=lambda one: one.tone != "danger")
+
+    def _shown_queues(self, queues: list[QueueState], now: Micros) -> dict[str, Any]:
+        """Queues with the oldest tasks first, and then those without any."""
+        ordered = sorted(queues, key=lambda queue: (queue.oldest is None, queue.oldest or 0, queue.name))
+        return {
+            "count": len(queues),
+            "backlog": sum(queue.backlog() for queue in queues),
+            "oldest_waiting": [
+                {
+                    "name": queue.name,
+                    "backlog": queue.backlog(),
+                    "oldest_ready_at": optional_iso(queue.oldest),
+                    "oldest_age_seconds": None if queue.oldest is None else max(now - queue.oldest, 0) / SECOND,
+                    "leased": len(queue.leased),
+                    "workers": len(self._queues.live(queue)),
+                    "throttled_because": self._queues.throttled_because(queue),
+                }
+                for queue in ordered[:QUEUES]
+            ],
+        }
+
+    def _shown_fleet(self, namespace: str) -> dict[str, Any]:
+        everybody, live = self._fleet.of(namespace), self._fleet.live(namespace)
+        return {
+            "active": len(live),
+            "stale": len(everybody) - len(live),
+            "queues": len({queue for worker in live for queue in worker.queues}),
+            "builds": sorted({worker.build_id for worker in live if worker.build_id is not None})[:QUEUES],
+        }
+
+
+async def schedule_counts(store: Store, namespace: str, now: Micros) -> ScheduleCounts:
+    return await store.schedule_counts(namespace + SCHEDULES, now + HOUR, now - attention.LATE)
+
+
+def shown_schedules(counts: ScheduleCounts) -> dict[str, Any]:
+    return {
+        "active": counts.active,
+        "paused": counts.paused,
+        "due_next_hour": counts.due,
+        "overdue": counts.overdue,
+        "next_fire_at": optional_iso(counts.next),
+    }
+
+
+def shown_wakes(wakes: Wakes, now: Micros) -> dict[str, Any]:
+    """The next hour in intervals of five minutes, and the next day in hours."""
+    hours: dict[Micros, int] = {}
+    for at, runs in wakes.counts.items():
+        hour = now + (at - now) // HOUR * HOUR
+        hours[hour] = hours.get(hour, 0) + runs
+    soon = {at: runs for at, runs in wakes.counts.items() if at < now + HOUR}
+    return {
+        "next_hour": {
+            "runs": sum(soon.values()),
+            "interval_seconds": SOON // SECOND,
+            "intervals": _intervals(soon),
+        },
+        "next_day": {"runs": sum(hours.values()), "interval_seconds": HOUR // SECOND, "intervals": _intervals(hours)},
+        "counted_until": iso(wakes.until),
+        "complete": wakes.until >= now + DAY,
+    }
+
+
+def _intervals(counts: dict[Micros, int]) -> list[dict[str, Any]]:
+    """Those in which something wakes."""
+    return [{"at": iso(at), "runs": counts[at]} for at in sorted(counts)]

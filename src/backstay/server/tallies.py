@@ -1,0 +1,156 @@
+"""Starts, ends and durations of runs in a window of time, from the tallies of the store.
+
+Intervals that are over hardly change any more: only a projector that was far out of date still adds to them. So they are read
+once a minute, and each request reads the last two intervals only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.views.percentiles import percentile
+from backstay.protocol.history import iso
+from backstay.store import Store
+from backstay.store.figures import DurationCount, TallyCount
+from backstay.store.views import HOUR, MINUTE
+
+REREAD = 60 * SECOND
+KEPT = 100  # windows of namespaces whose past is kept
+TYPES = 50  # workflow types that are shown; the others are counted
+
+ENDS = ("completed", "failed")  # whose durations are told
+
+
+class Window(NamedTuple):
+    """A window of time: how many intervals of which length."""
+
+    grain: Micros
+    intervals: int
+    said: str  # in a sentence
+
+
+WINDOWS = {
+    "1h": Window(MINUTE, 60, "last hour"),
+    "24h": Window(HOUR, 24, "last 24 hours"),
+    "7d": Window(HOUR, 168, "last 7 days"),
+}
+
+
+class _Past(NamedTuple):
+    """The intervals of a window before `until`, as they were read."""
+
+    since: Micros
+    until: Micros
+    read_at: Micros
+    series: list[TallyCount]
+    durations: list[DurationCount]
+
+
+class TypeFigures(NamedTuple):
+    """The runs of one workflow type in a window."""
+
+    workflow_type: str
+    counts: dict[str, int]  # by outcome
+    buckets: dict[int, int]  # durations of those that completed or failed
+
+    @property
+    def ended(self) -> int:
+        return self.counts.get("completed", 0) + self.counts.get("failed", 0)
+
+    @property
+    def pass_rate(self) -> float | None:
+        return self.counts.get("completed", 0) / self.ended if self.ended else None
+
+    def shown(self) -> dict[str, Any]:
+        counts = {name: self.counts.get(name, 0) for name in TallyCount._fields[1:]}
+        return {"workflow_type": self.workflow_type, **counts, "pass_rate": self.pass_rate, **percentiles(self.buckets)}
+
+
+class WindowFigures(NamedTuple):
+    window: Window
+    since: Micros
+    series: list[TallyCount]
+    types: list[TypeFigures]  # the busiest first
+
+    def shown_series(self) -> dict[str, Any]:
+        """Every interval of the window, also those in which nothing happened."""
+        grain = self.window.grain
+        found = {count.at: count for count in self.series}
+        nothing = dict.fromkeys(TallyCount._fields[1:], 0)
+        points = [self.since + number * grain for number in range(self.window.intervals)]
+        return {
+            "interval_seconds": grain // SECOND,
+            "since": iso(self.since),
+            "points": [
+                {"at": iso(at), **(dict(zip(nothing, found[at][1:], strict=True)) if at in found else nothing)}
+                for at in points
+            ],
+        }
+
+    def shown_totals(self) -> dict[str, Any]:
+        totals = {name: sum(one.counts.get(name, 0) for one in self.types) for name in TallyCount._fields[1:]}
+        merged: dict[int, int] = {}
+        for one in self.types:
+            for bucket, number in one.buckets.items():
+                merged[bucket] = merged.get(bucket, 0) + number
+        ended = totals["completed"] + totals["failed"]
+        rate = totals["completed"] / ended if ended else None
+        return {**totals, "pass_rate": rate, **percentiles(merged)}
+
+    def shown_types(self) -> dict[str, Any]:
+        return {"count": len(self.types), "busiest": [one.shown() for one in self.types[:TYPES]]}
+
+
+class Tallies:
+    def __init__(self, store: Store, now: Callable[[], Micros]) -> None:
+        self._store = store
+        self._now = now
+        self._past: dict[tuple[str, str], _Past] = {}
+
+    async def read(self, namespace: str, name: str) -> WindowFigures:
+        """The figures of a window, up to now."""
+        window = WINDOWS[name]
+        now = self._now()
+        current = now - now % window.grain
+        since = current - (window.intervals - 1) * window.grain
+        until = max(since, current - window.grain)
+        past = self._past.get((namespace, name))
+        if past is None or (past.since, past.until) != (since, until) or not 0 <= now - past.read_at < REREAD:
+            past = _Past(
+                since,
+                until,
+                now,
+                await self._store.started_and_ended(namespace, window.grain, since, until),
+                await self._store.durations(namespace, window.grain, since, until),
+            )
+            self._past.pop((namespace, name), None)
+            self._past[namespace, name] = past
+            while len(self._past) > KEPT:
+                del self._past[next(iter(self._past))]
+        after = current + window.grain
+        series = await self._store.started_and_ended(namespace, window.grain, until, after)
+        durations = await self._store.durations(namespace, window.grain, until, after)
+        return WindowFigures(window, since, past.series + series, _types(past.durations + durations))
+
+
+def _types(durations: list[DurationCount]) -> list[TypeFigures]:
+    found: dict[str, TypeFigures] = {}
+    for one in durations:
+        figures = found.get(one.workflow_type)
+        if figures is None:
+            figures = found[one.workflow_type] = TypeFigures(one.workflow_type, {}, {})
+        figures.counts[one.outcome] = figures.counts.get(one.outcome, 0) + one.runs
+        if one.outcome in ENDS:
+            figures.buckets[one.bucket] = figures.buckets.get(one.bucket, 0) + one.runs
+    return sorted(found.values(), key=lambda one: (-sum(one.counts.values()), one.workflow_type))
+
+
+def percentiles(buckets: Mapping[int, int]) -> dict[str, float | None]:
+    """Durations of runs in milliseconds; the buckets of a tally count in milliseconds, too."""
+    return {f"p{share}_ms": _rounded(percentile(buckets, share / 100)) for share in (50, 95)}
+
+
+def _rounded(length: float | None) -> float | None:
+    return None if length is None else round(length, 3)
