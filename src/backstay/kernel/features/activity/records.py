@@ -275,7 +275,6 @@ def retry_scheduled(run: Run, event: ActivityRetryScheduled, entry: Recorded) ->
     execution.crashes = event.crashes
     execution.error = event.message
     run.part(Failures).count += 1
-    run.part(Failures).count += 1
     execution.since = clock(entry)
     execution.retry_at = event.retry_available_at
     execution.start_deadline = after(event.retry_available_at, execution.policy.schedule_to_start_timeout)
