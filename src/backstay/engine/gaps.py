@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from msgspec import Struct
 
 from backstay.engine.engine import Engine
-from backstay.engine.workers import Lane, lane_of
-from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
-from backstay.kernel.views.facts import Takers
 from backstay.protocol.history import iso
 
 
@@ -73,23 +69,3 @@ async def find_gaps(engine: Engine, namespace: str) -> list[FleetGap]:
                 )
             )
     return sorted(found, key=lambda gap: gap.oldest)
-
-
-def stranded_runs(engine: Engine, tasks: Iterable[Task]) -> set[int]:
-    """The runs of those tasks that are due and that no live worker could take."""
-    known: dict[Lane, bool] = {}
-    runs: set[int] = set()
-    now = engine.world.now()
-    for task in tasks:
-        if task.state != "ready" or not task.is_due(now):
-            continue
-        lane = lane_of(task)
-        if lane not in known:
-            known[lane] = _takers(engine, lane).missing is not None
-        if known[lane]:
-            runs.add(task.run)
-    return runs
-
-
-def _takers(engine: Engine, lane: Lane) -> Takers:
-    return engine.matching.takers(lane.kind, lane.type, lane.namespace, lane.queue, lane.compatibility)

@@ -108,13 +108,17 @@ class Sweep:
 
     def unoffered(self, task: Task) -> bool:
         """Whether a task has been ready for a while and is in no lane: its wake-up was lost."""
-        engine = self._engine
-        overdue = task.state == "ready" and task.available_at <= engine.world.now() - self._overdue
-        return overdue and engine.holder and task.id not in engine.matching.lanes.waiting and not self._withheld(task)
+        overdue = task.state == "ready" and task.available_at <= self._engine.world.now() - self._overdue
+        return overdue and self.in_no_lane(task.id, task.workflow)
 
-    def _withheld(self, task: Task) -> bool:
+    def in_no_lane(self, task_id: str, workflow: int) -> bool:
+        """Whether this engine knows nothing of a task that is ready, though it should."""
+        engine = self._engine
+        return engine.holder and task_id not in engine.matching.lanes.waiting and not self._withheld(workflow)
+
+    def _withheld(self, workflow: int) -> bool:
         """Whether the run of a task is known to be paused: then it is in no lane on purpose."""
-        entry = self._engine.cache.get(task.workflow)
+        entry = self._engine.cache.get(workflow)
         return entry is not None and entry.instance.run is not None and not pause.allows(entry.instance.run)
 
     def reload_and_reconcile(self, key: int) -> bool:

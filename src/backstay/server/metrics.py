@@ -1,4 +1,8 @@
-"""Metrics for operators, counted from what is on disk. A restart resets only which workers are connected."""
+"""Metrics for operators, counted from what is on disk. A restart resets only which workers are connected.
+
+Runs are counted by index, tasks and waits among open work only, failures by an index of their own; long counts run on threads of the
+store. The engine's thread only compares. What took long to count is told again for a while, and says when it was counted.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +11,107 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.gaps import find_gaps, stranded_runs
+import msgspec
+from msgspec import Struct
+
+from backstay.engine.gaps import FleetGap, find_gaps
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, run_of
+from backstay.kernel.views.summary import OPEN_STATES
 from backstay.protocol.history import iso
+from backstay.protocol.tasks import optional_iso
 from backstay.server import repair
 from backstay.server.discovery import matching_role
+from backstay.store.measures import ReadyCount
 
 if TYPE_CHECKING:
     from backstay.server.server import Server
 
-PAGE = 500
 NAMED = 10  # blocked runs that are named; the others are only counted
+FLEET = 1000  # live workers that are shown
 FAILED_ATTEMPTS = ("ActivityRetryScheduled", "ActivityFailed", "ActivityTimedOut")
 OPEN = ("pending", "running", "waiting")
+CLOSED = ("completed", "failed", "cancelled", "terminated")
+WAITING = ("waiting", "sleeping")
+QUICK = SECOND // 4  # what was counted in less is counted anew for everybody
+TOLD_AGAIN = 10  # times as long as it took to count; at most half a minute
+LONGEST = 30 * SECOND
+
+
+class Count(Struct, frozen=True):
+    """What was counted, when, and until when it is told again."""
+
+    metrics: dict[str, Any]
+    counted_at: Micros
+    good_until: Micros
 
 
 class Observer:
-    """Counts for one namespace."""
+    """Counts what is in each namespace."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self._last: dict[str, Count] = {}
+        self._counting: dict[str, asyncio.Task[Count]] = {}
 
     async def metrics(self, namespace: str) -> dict[str, Any]:
-        server, now = self.server, self.server.now
-        ready = [task for task in await self._ready() if task.routing.namespace == namespace]
-        leased = [task for task in await server.store.leased() if task.routing.namespace == namespace]
-        failed = [task for task in await server.store.failed() if task.routing.namespace == namespace]
-        found = await repair.candidates(server, namespace)
-        tasks = self._tasks(ready, leased, failed)
-        blocked = stranded_runs(server.engine, ready)
+        """The metrics of a namespace. `generated_at`: now. `counted_at`: when they were counted."""
+        found = self._last.get(namespace)
+        world = self.server.engine.world
+        if found is None or found.good_until <= world.ticks():
+            counting = self._counting.get(namespace)
+            if counting is None:  # many callers share one count
+                counting = self._counting[namespace] = world.spawn(self._count(namespace), "backstay-metrics")
+                counting.add_done_callback(lambda _: self._counting.pop(namespace, None))
+            found = await asyncio.shield(counting)
+        return {"generated_at": iso(self.server.now), "counted_at": iso(found.counted_at), **found.metrics}
+
+    async def _count(self, namespace: str) -> Count:
+        world = self.server.engine.world
+        at, began = world.now(), world.ticks()
+        counted = await self._counted(namespace)
+        took = world.ticks() - began
+        again = 0 if took < QUICK else min(took * TOLD_AGAIN, LONGEST)
+        found = Count(counted, at, world.ticks() + again)
+        if again:
+            self._last[namespace] = found
+        return found
+
+    async def _counted(self, namespace: str) -> dict[str, Any]:
+        server, store, now = self.server, self.server.store, self.server.now
+        ready = {one.kind: one for one in await store.ready_counts(namespace, now)}
+        worn = await store.worn_tasks(namespace)
+        leased = [task for task in worn if task.state == "leased"]
+        failed = [task for task in worn if task.state == "failed"]
+        found = await repair.candidates(server, namespace, worn)
+        tasks = self._tasks(ready, worn, leased, failed, found.unoffered)
+        holes = await find_gaps(server.engine, namespace)
+        states = {one.state: one for one in await store.open_states(namespace)}
+        waits = [one.oldest for state, one in states.items() if state in WAITING]
+        since = min((gap.oldest for gap in holes), default=None)
+        lost = {one.workflow: one.since for one in found.missing}
         runs = await self._runs(namespace) | {
-            "repair_needed": len({one.workflow for one in found.missing}),
+            "waiting": sum(one.runs for state, one in states.items() if state in WAITING),
+            "oldest_wait_started_at": optional_iso(min(waits, default=None)),
+            "max_wait_age_ms": _age(waits, now),
+            "states": {state: states[state].runs if state in states else 0 for state in OPEN_STATES},
+            "repair_needed": len(lost),
+            "oldest_repair_needed_at": optional_iso(min(lost.values(), default=None)),
+            "max_repair_needed_age_ms": _age(lost.values(), now),
             "claim_failed": len({task.run for task in failed}),
-            "compatibility_blocked": len(blocked),
+            "compatibility_blocked": await self._blocked_runs(namespace, holes),
         }
-        activities = await self._activities(namespace, [*ready, *leased])
+        activities = await self._activities(namespace, ready.get("activity"), leased)
         return {
-            "generated_at": iso(now),
             "matching_role": matching_role(server),
             "runs": runs,
             "blocked": await self._blocked(namespace, failed),
             "tasks": tasks,
             "activities": activities,
-            "backlog": self._backlog(namespace)
-            | {
+            "backlog": {
+                "runnable_tasks": tasks["ready_due"],
+                "oldest_ready_at": tasks["oldest_ready_due_at"],
+                "oldest_ready_age_ms": tasks["max_ready_due_age_ms"],
                 "delayed_tasks": tasks["delayed"],
                 "leased_tasks": tasks["leased"],
                 "retrying_activities": activities["retrying"],
@@ -59,6 +119,8 @@ class Observer:
                 "repair_needed_runs": runs["repair_needed"],
                 "claim_failed_runs": runs["claim_failed"],
                 "compatibility_blocked_runs": runs["compatibility_blocked"],
+                "oldest_compatibility_blocked_started_at": optional_iso(since),
+                "max_compatibility_blocked_age_ms": _age(() if since is None else (since,), now),
             },
             "leases": {
                 "active": len(leased),
@@ -68,34 +130,37 @@ class Observer:
             "repair_policy": repair.policy(server.settings),
             "repair": repair.pressure(found, server.settings.task_repair_scan_limit, now),
             "history": await self._history(namespace),
+            "schedules": await self._schedules(namespace),
             "workers": self._workers(namespace),
-            "compatibility": {"gaps": [gap.view() for gap in await find_gaps(server.engine, namespace)]},
+            "compatibility": {"gaps": [gap.view() for gap in holes]},
             "projections": await server.node.views.counts(namespace),
             "backend": self._backend(),
+            "structural_limits": msgspec.to_builtins(server.engine.machine.limits),
+            "update_wait": {
+                "completion_timeout_seconds": server.settings.update_wait_completion_timeout_seconds,
+            },
         }
 
-    async def _ready(self) -> list[Task]:
-        found: list[Task] = []
-        after: tuple[Micros, int, str] | None = None
-        while True:
-            page = await self.server.store.ready(PAGE, after)
-            found += page
-            if len(page) < PAGE:
-                return found
-            after = (page[-1].available_at, page[-1].workflow, page[-1].id)
-            await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run between two pages
-
     async def _runs(self, namespace: str) -> dict[str, Any]:
+        """`running` are all open runs, as in the list of that name; `by_status` tells them apart."""
         census = await self.server.store.count_by_status(namespace)
-        by_status: dict[str, int] = dict.fromkeys((*OPEN, "completed", "failed", "cancelled", "terminated"), 0)
+        by_status: dict[str, int] = dict.fromkeys((*OPEN, *CLOSED), 0)
         for one in census:
             by_status[one.status] = by_status.get(one.status, 0) + one.runs
         return {
             "total": sum(by_status.values()),
-            **by_status,
             "running": sum(by_status[status] for status in OPEN),
+            **{status: by_status[status] for status in CLOSED},
+            "by_status": by_status,
             "archived": sum(one.runs for one in census if one.archived),
         }
+
+    async def _blocked_runs(self, namespace: str, holes: list[FleetGap]) -> int:
+        """Runs with due tasks that no live worker could take, because of its queue, type or build."""
+        store, now = self.server.store, self.server.now
+        return sum(
+            [await store.waiting_runs(namespace, gap.queue, gap.kind, gap.type, gap.build, now) for gap in holes]
+        )
 
     async def _blocked(self, namespace: str, failed: list[Task]) -> dict[str, Any]:
         """Blocked runs, the oldest first: they go on only after a deployment or a repair."""
@@ -109,49 +174,55 @@ class Observer:
                 named.append({"workflow_id": row.workflow_id, "run_id": run_id, "reason": reasons[run_id]})
         return {"count": len(reasons), "by_reason": dict(Counter(reasons.values())), "runs": named}
 
-    def _tasks(self, ready: list[Task], leased: list[Task], failed: list[Task]) -> dict[str, Any]:
+    def _tasks(
+        self,
+        ready: dict[str, ReadyCount],
+        worn: list[Task],
+        leased: list[Task],
+        failed: list[Task],
+        unoffered: list[Micros],
+    ) -> dict[str, Any]:
         now = self.server.now
-        due = [task for task in ready if task.is_due(now)]
-        overdue = [task for task in due if self.server.sweep.unoffered(task)]
-        expired = [task for task in leased if task.until is not None and task.until <= now]
-        counts = {
-            "claim_failed": len(failed),
-            "dispatch_overdue": len(overdue),
-            "lease_expired": len(expired),
-        }
+        waiting, due = sum(one.tasks for one in ready.values()), sum(one.due for one in ready.values())
+        oldest_due = [one.oldest_due for one in ready.values() if one.oldest_due is not None]
+        expired = [task.until for task in leased if task.until is not None and task.until <= now]
+        failed_at = [task.leased_at or task.created_at for task in failed]
+        counts = {"claim_failed": len(failed), "dispatch_overdue": len(unoffered), "lease_expired": len(expired)}
+        unhealthy = [*expired, *failed_at, *unoffered]
         return {
-            "open": len(ready) + len(leased) + len(failed),
-            "ready": len(ready),
-            "ready_due": len(due),
-            "delayed": len(ready) - len(due),
+            "open": waiting + len(leased) + len(failed),
+            "ready": waiting,
+            "ready_due": due,
+            "delayed": waiting - due,
             "leased": len(leased),
             **counts,
             "unhealthy": sum(counts.values()),
-            "max_attempt_count": max((task.attempt for task in (*ready, *leased, *failed)), default=0),
-            "max_repair_count": max((task.repair_count for task in (*ready, *leased, *failed)), default=0),
-            "max_ready_due_age_ms": _age((task.available_at for task in due), now),
-            "max_lease_expired_age_ms": _age((task.until for task in expired if task.until is not None), now),
+            "oldest_unhealthy_at": optional_iso(min(unhealthy, default=None)),
+            "max_unhealthy_age_ms": _age(unhealthy, now),
+            "max_attempt_count": max((task.attempt for task in worn), default=0),
+            "max_repair_count": max((task.repair_count for task in worn), default=0),
+            "oldest_ready_due_at": optional_iso(min(oldest_due, default=None)),
+            "max_ready_due_age_ms": _age(oldest_due, now),
+            "oldest_lease_expired_at": optional_iso(min(expired, default=None)),
+            "max_lease_expired_age_ms": _age(expired, now),
+            "oldest_claim_failed_at": optional_iso(min(failed_at, default=None)),
+            "max_claim_failed_age_ms": _age(failed_at, now),
+            "oldest_dispatch_overdue_since": optional_iso(min(unoffered, default=None)),
+            "max_dispatch_overdue_age_ms": _age(unoffered, now),
         }
 
-    async def _activities(self, namespace: str, tasks: list[Task]) -> dict[str, Any]:
-        """Activities of open runs. A task that is not the first of its activity is a retry."""
-        own = [task for task in tasks if task.kind == "activity"]
-        counted = await self.server.store.event_types(namespace)
+    async def _activities(self, namespace: str, ready: ReadyCount | None, leased: list[Task]) -> dict[str, Any]:
+        """A task that is not the first of its activity is a retry. Failed attempts are those of all runs, closed ones too."""
+        running = [task for task in leased if task.kind == "activity"]
+        pending = 0 if ready is None else ready.tasks
+        failures = await self.server.store.failures(namespace, 0)
         return {
-            "open": len(own),
-            "pending": sum(task.state == "ready" for task in own),
-            "running": sum(task.state == "leased" for task in own),
-            "retrying": sum(task.state == "ready" and not task.id.endswith(".1") for task in own),
-            "failed_attempts": sum(counted.get(kind, 0) for kind in FAILED_ATTEMPTS),
-        }
-
-    def _backlog(self, namespace: str) -> dict[str, Any]:
-        places = self.server.engine.matching.lanes.waiting_since().items()
-        waiting = [at for (_, place, _), since in places if place == namespace for at in since]
-        return {
-            "runnable_tasks": len(waiting),
-            "oldest_ready_at": iso(min(waiting)) if waiting else None,
-            "oldest_ready_age_ms": _age(waiting, self.server.now),
+            "open": pending + len(running),
+            "pending": pending,
+            "running": len(running),
+            "retrying": 0 if ready is None else ready.retrying,
+            "failed_attempts": sum(failures.get(kind, 0) for kind in FAILED_ATTEMPTS),
+            "max_attempt_count": max((task.attempt for task in running), default=0),
         }
 
     async def _history(self, namespace: str) -> dict[str, Any]:
@@ -166,32 +237,45 @@ class Observer:
             "size_bytes_threshold": size,
         }
 
+    async def _schedules(self, namespace: str) -> dict[str, Any]:
+        now = self.server.now
+        late = now - 10 * SECOND
+        counts = await self.server.store.schedule_counts(f"{namespace}/schedules", now, late)
+        oldest = counts.next if counts.next is not None and counts.next <= late else None
+        return {
+            "active": counts.active,
+            "paused": counts.paused,
+            "missed": counts.overdue,
+            "oldest_overdue_at": optional_iso(oldest),
+            "max_overdue_ms": _age(() if oldest is None else (oldest,), now),
+        }
+
     def _workers(self, namespace: str) -> dict[str, Any]:
         server = self.server
         everybody, live = server.fleet.of(namespace), server.fleet.live(namespace)
-        queues = sorted({queue for worker in live for queue in worker.queues})
+        wanted = {queue: server.rollouts.promoted(namespace, queue) for worker in live for queue in worker.queues}
+        able = {
+            worker.worker_id: all(wanted[queue] in (None, worker.build_id) for queue in worker.queues)
+            for worker in live
+        }
         scopes = [
             {
                 "queue": queue,
-                "required_compatibility": (wanted := server.rollouts.promoted(namespace, queue)),
+                "required_compatibility": wanted[queue],
                 "active_workers": len(there := [worker for worker in live if queue in worker.queues]),
-                "active_workers_supporting_required": sum(wanted in (None, worker.build_id) for worker in there),
+                "active_workers_supporting_required": sum(wanted[queue] in (None, one.build_id) for one in there),
             }
-            for queue in queues
-        ]
-        able = [
-            worker
-            for worker in live
-            if all(server.rollouts.promoted(namespace, queue) in (None, worker.build_id) for queue in worker.queues)
+            for queue in sorted(wanted)
         ]
         return {
             "compatibility_namespace": server.fleet.ours or namespace,
             "active": len(live),
             "stale": len(everybody) - len(live),
             "active_workers": len(live),
-            "active_worker_scopes": len(queues),
-            "active_workers_supporting_required": len(able),
+            "active_worker_scopes": len(wanted),
+            "active_workers_supporting_required": sum(able.values()),
             "scopes": scopes,
+            "fleet": [server.fleet.entry(worker, able[worker.worker_id]) for worker in live[:FLEET]],
             "parked_polls": server.parked,
         }
 

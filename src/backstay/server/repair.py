@@ -6,15 +6,13 @@ scope is a connection, a queue and a build.
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from backstay.engine import sweep
-from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from backstay.server.settings import Settings
 
 STRATEGY = "scope_fair_round_robin"
-MOST = 10_000  # candidates that one pass reads
+MOST = 1000  # tasks in no lane that one pass reads
 
 Scope = tuple[str | None, str, str | None]
 
@@ -37,8 +35,9 @@ class Candidate(Struct, frozen=True):
 
 
 class Candidates(Struct, frozen=True):
-    missing: list[Candidate]  # history expects a task that has no row
+    missing: list[Candidate]  # history expects a task that has no row, or another wake
     existing: list[Candidate]  # the task has a row, but is not taken or has failed
+    unoffered: list[Micros] = []  # since when those of them that are ready and in no lane are ready
 
 
 def policy(settings: Settings) -> dict[str, Any]:
@@ -52,28 +51,29 @@ def policy(settings: Settings) -> dict[str, Any]:
     }
 
 
-async def candidates(server: Server, namespace: str) -> Candidates:
-    store = server.engine.store
-    missing: list[Candidate] = []
-    after: int | None = 0
-    while after is not None and len(missing) < MOST:
-        page, after = await store.mismatched(after, sweep.PAGE)
-        for key in page:
-            try:
-                loaded = await store.load(key)
-            except HistoryDamaged:
-                continue  # a damaged history cannot be repaired
-            if loaded is not None and loaded.run is not None and loaded.row.namespace == namespace:
-                run = loaded.run
-                missing.append(Candidate(key, (run.connection, run.queue, run.compatibility), run.started_at))
-        await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run between two pages
-    stuck, _ = await server.sweep.stuck()
+async def candidates(server: Server, namespace: str, worn: list[Task] | None = None) -> Candidates:
+    """`worn`: the tasks of the namespace that are leased or have failed, if they were read already."""
+    engine, store = server.engine, server.engine.store
+    if worn is None:
+        worn = await store.worn_tasks(namespace)
+    lost = [*await store.lost_work(namespace), *await store.lost_wakes(namespace)]
+    missing = {
+        one.workflow: Candidate(one.workflow, (one.connection, one.queue, one.compatibility), one.started_at)
+        for one in lost
+    }
+    before = server.now - server.settings.task_repair_redispatch_after_seconds * SECOND
+    overdue = [one for one in await store.overdue_tasks(namespace, before) if server.sweep.in_no_lane(*one)]
+    unoffered: list[Task] = []
+    for task_id, workflow in overdue[:MOST]:
+        unoffered += [task for task in await store.tasks(workflow) if task.id == task_id and task.state == "ready"]
+    held = engine.held_tasks()
+    stuck = [t for t in worn if t.state == "failed" or (t.state == "leased" and t.until is None and t.id not in held)]
     existing = [
         Candidate(task.workflow, (routing.connection, routing.queue, routing.compatibility), task.available_at)
-        for task in [*stuck, *await store.failed()]
+        for task in [*unoffered, *stuck]
         if (routing := task.routing).namespace == namespace
     ]
-    return Candidates(missing, existing)
+    return Candidates(list(missing.values()), existing, [task.available_at for task in unoffered])
 
 
 def select_fairly(found: Iterable[Candidate], limit: int) -> list[Candidate]:

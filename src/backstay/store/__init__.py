@@ -29,6 +29,7 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store.figures import FiguresStore
+from backstay.store.measures import MeasuresStore
 from backstay.store.views import (
     BlockedPlace,
     InstanceFacts,
@@ -224,7 +225,7 @@ def as_ready(verb: Callable[P, T]) -> Callable[P, Ready[T]]:
     return answer
 
 
-class Store(FiguresStore, Protocol):
+class Store(FiguresStore, MeasuresStore, Protocol):
     """What an engine asks of a database. Reads see committed state only."""
 
     shared: bool

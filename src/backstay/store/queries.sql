@@ -108,10 +108,17 @@ select key, workflow, run_id, number, namespace, workflow_id, workflow_type, sta
 from run
 
 -- name: count_by_status
-select status, archived_at is not null, count(*)
+-- From two indexes: all of them by status, and the archived ones.
+select status, 0, count(*)
 from run
 where namespace = ?
-group by 1, 2
+group by status
+union all
+select status, 1, count(*)
+from run
+where namespace = ?
+  and archived_at is not null
+group by status
 
 -- name: count_states
 -- Open runs by the state in their summary; and how many there are, whether or not they have one.
@@ -264,12 +271,19 @@ where run in (select key from run where namespace = ? and closed_at is null)
 group by type
 
 -- name: history_sizes
+-- Of open runs. Their summaries know how large they are; events are read of those alone whose summary is missing or out of date.
 select count(*) filter (where events >= ? or size >= ?), max(events), max(size)
 from (
-  select count(*) as events, sum(length(type) + length(body)) as size
-  from event
-  where run in (select key from run where namespace = ? and closed_at is null)
-  group by run
+  select w.length as events,
+    case
+      when s.stamp = w.last then s.bytes
+      else (select sum(length(event.type) + length(event.body)) from event where event.run = r.key)
+    end as size
+  from run r
+  join workflow w on w.key = r.workflow and w.run = r.key
+  left join workflow_run_summaries s on s.run = r.key
+  where r.namespace = ?
+    and r.status in ('pending', 'running', 'waiting')
 ) as history
 
 -- name: command_by_request
@@ -653,3 +667,128 @@ where summary.namespace = ?
   and summary.workflow_type = ?
 order by summary.run desc
 limit ?
+
+-- name: ready_counts
+select kind, count(*), count(*) filter (where available_at <= ?),
+  count(*) filter (where kind = 'activity' and id not like '%.1'),
+  min(case when available_at <= ? then available_at end)
+from task
+where state = 'ready'
+  and namespace = ?
+group by kind
+
+-- name: overdue_tasks
+select id, workflow
+from task
+where state = 'ready'
+  and namespace = ?
+  and available_at <= ?
+order by available_at, workflow, id
+limit ?
+
+-- name: waiting_runs
+select count(distinct workflow)
+from task
+where state = 'ready'
+  and namespace = ?
+  and queue = ?
+  and kind = ?
+  and type = ?
+  and build = ?
+  and available_at <= ?
+
+-- name: lost_work
+-- Of instances that are open or have tasks: `expects` is how many task rows the last decision left.
+select w.key, r.connection, r.queue, r.compatibility, r.started_at
+from (
+  select workflow as key
+  from run
+  where namespace = ?
+    and status in ('pending', 'running', 'waiting')
+  union
+  select workflow
+  from task
+  where namespace = ?
+) as one
+join workflow w on w.key = one.key
+join run r on r.key = w.run
+where w.expects <> (
+    select count(*)
+    from task
+    where task.workflow = w.key
+      and task.state in ('ready', 'leased', 'failed')
+  )
+  or (r.closed_at is null and w.expects = 0 and w.next_wake is null and w.outside = 0)
+limit ?
+
+-- name: open_states
+select state, count(*), min(since)
+from workflow_run_summaries
+where namespace = ?
+  and state in ('blocked', 'paused', 'ready', 'retrying', 'sleeping', 'waiting', 'working')
+group by state
+
+-- name: failures
+-- In this order, since there are fewer failures than runs.
+select event.type, count(*)
+from event
+cross join run
+where run.key = event.run
+  and event.type in ('ActivityRetryScheduled', 'ActivityFailed', 'ActivityTimedOut', 'WorkflowFailed')
+  and event.at >= ?
+  and run.namespace = ?
+group by event.type
+
+-- name: most_failures
+select run.workflow_id, run.run_id, run.workflow_type, many.n
+from (
+  select run, count(*) as n
+  from event
+  where type in ('ActivityRetryScheduled', 'ActivityFailed', 'ActivityTimedOut', 'WorkflowFailed')
+    and at >= ?
+  group by run
+) as many
+join run on run.key = many.run
+where run.namespace = ?
+order by many.n desc, many.run
+limit 1
+
+-- name: oldest_open
+-- Keys are in the order of starts: the first of each status, and the first of those.
+select run.workflow_id, run.run_id, run.workflow_type, run.started_at
+from run
+where key = (
+  select min(first)
+  from (
+    select min(key) as first from run where namespace = ? and status = 'pending'
+    union all
+    select min(key) from run where namespace = ? and status = 'running'
+    union all
+    select min(key) from run where namespace = ? and status = 'waiting'
+  ) as each_status
+)
+
+-- name: oldest_wait
+select run.workflow_id, run.run_id, run.workflow_type, longest.since
+from (
+  select run, since
+  from workflow_run_summaries
+  where namespace = ?
+    and state in ('blocked', 'ready', 'retrying', 'sleeping', 'waiting')
+  order by since, run
+  limit 1
+) as longest
+join run on run.key = longest.run
+
+-- name: longest_closed
+select workflow_id, run_id, workflow_type, closed_at - started_at
+from (
+  select workflow_id, run_id, workflow_type, closed_at, started_at
+  from run
+  where namespace = ?
+    and closed_at is not null
+  order by closed_at desc
+  limit ?
+) as last
+order by closed_at - started_at desc, run_id
+limit 1

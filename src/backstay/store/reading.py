@@ -21,6 +21,7 @@ from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store import HistorySizes, Loaded, Located, Opening, Ready, RegistryEntry, StatusCount, StoredSend, rows
 from backstay.store.counting import RunCounts, count, ready_groups, suggest
 from backstay.store.figures import Figures
+from backstay.store.measures import Measures
 from backstay.store.rows import Row
 from backstay.store.search import SearchedRuns, Steps, search
 from backstay.store.search_conditions import Dialect, is_possible, possible
@@ -44,7 +45,7 @@ Found = Sequence[Row]
 _EVERYTHING = 1 << 62
 
 
-class Reading(Figures):
+class Reading(Figures, Measures):
     """The methods of a store that are one query each. A dialect implements `_ask`."""
 
     _kinds: Kinds
@@ -159,11 +160,16 @@ class Reading(Figures):
         return self._ask("run_by_id", (run_id, namespace), lambda found: rows.run(found[0]) if found else None)
 
     def count_by_status(self, namespace: str) -> Awaitable[list[StatusCount]]:
-        return self._ask(
-            "count_by_status",
-            (namespace,),
-            lambda found: [StatusCount(status, bool(kept), runs) for status, kept, runs in found],
-        )
+        def shape(found: Found) -> list[StatusCount]:
+            archived = {str(status): int(runs) for status, kept, runs in found if kept}
+            return [
+                StatusCount(status, kept, runs)
+                for status, every in ((str(status), int(runs)) for status, kept, runs in found if not kept)
+                for kept, runs in ((False, every - archived.get(status, 0)), (True, archived.get(status, 0)))
+                if runs
+            ]
+
+        return self._ask("count_by_status", (namespace, namespace), shape)
 
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
         return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})

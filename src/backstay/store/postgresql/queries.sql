@@ -310,3 +310,28 @@ where run = any(string_to_array($1, ',')::bigint[])
 select key, last, run, next_wake, expects, (select count(*) from task where task.workflow = workflow.key)
 from workflow
 where key = any(string_to_array($1, ',')::bigint[])
+
+-- name: worn_tasks
+select body
+from task
+where namespace = $1
+  and (
+    state <> 'ready'
+    or position('"attempt":'::bytea in body) > 0
+    or position('"repair_count":'::bytea in body) > 0
+  )
+limit $2
+
+-- name: lost_wakes
+select w.key, r.connection, r.queue, r.compatibility, r.started_at
+from (
+  select workflow, run, stamp, substring(encode(body, 'escape') from '"wake":([0-9]{1,18})')::bigint as wake
+  from workflow_run_summaries
+  where namespace = $1
+    and state in ('blocked', 'paused', 'ready', 'retrying', 'sleeping', 'waiting', 'working')
+) as s
+join workflow w on w.key = s.workflow and w.run = s.run and w.last = s.stamp
+join run r on r.key = s.run
+where s.wake is not null
+  and coalesce(w.next_wake, s.wake + 1) > s.wake
+limit $2

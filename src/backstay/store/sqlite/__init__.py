@@ -29,6 +29,7 @@ from backstay.store import (
     as_ready,
 )
 from backstay.store.figures import FIGURES
+from backstay.store.measures import MEASURES
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named, opened
 from backstay.store.rows import encode
 from backstay.store.rows import run as run_row
@@ -50,6 +51,7 @@ COUNTS = frozenset(
         *(f"count_{view}" for view in VIEWS),
         *(f"count_orphans_of_{view}" for view in VIEWS),
         *("resume_page", "stranded_page"),
+        *MEASURES,
     )
 )  # these read whole tables; only operators and background jobs ask for them
 

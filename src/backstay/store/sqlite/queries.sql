@@ -169,3 +169,28 @@ where run in (select value from json_each('[' || ? || ']'))
 select key, last, run, next_wake, expects, (select count(*) from task where task.workflow = workflow.key)
 from workflow
 where key in (select value from json_each('[' || ? || ']'))
+
+-- name: worn_tasks
+select body
+from task
+where namespace = ?
+  and (
+    state <> 'ready'
+    or instr(body, cast('"attempt":' as blob)) > 0
+    or instr(body, cast('"repair_count":' as blob)) > 0
+  )
+limit ?
+
+-- name: lost_wakes
+select w.key, r.connection, r.queue, r.compatibility, r.started_at
+from (
+  select workflow, run, stamp, case when json_valid(cast(body as text)) then json_extract(cast(body as text), '$.wake') end as wake
+  from workflow_run_summaries
+  where namespace = ?
+    and state in ('blocked', 'paused', 'ready', 'retrying', 'sleeping', 'waiting', 'working')
+) as s
+join workflow w on w.key = s.workflow and w.run = s.run and w.last = s.stamp
+join run r on r.key = s.run
+where s.wake is not null
+  and coalesce(w.next_wake, s.wake + 1) > s.wake
+limit ?
