@@ -159,7 +159,7 @@ class Searching:
         @given(query=queries(world), group_by=groups, bound=st.sampled_from((5, EVERYTHING)))
         def check(query: RunQuery, group_by: str | None, bound: int) -> None:
             query = replace(query, sort="started")
-            counts = runner.run(awaited(store.count(query, group_by, bound)))
+            counts = runner.run(awaited(store.count(query, group_by, bound, NOW)))
             wanted = set(plainly(world, query))
             numbers = Counter(grouped(row, group_by) for row, _ in world if row.key in wanted)
             if counts.complete:

@@ -21,6 +21,7 @@ from backstay.engine.instances import Instances, resolver, start_message
 from backstay.engine.looking import Looked, Looking
 from backstay.engine.outlines import Outlines
 from backstay.engine.projector import Projector
+from backstay.engine.run_search import RunSearch
 from backstay.engine.schedules import ScheduleApi
 from backstay.engine.slices import Slices
 from backstay.engine.streams import StreamApi
@@ -32,8 +33,10 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.features.start import CLOSED, Reserve, ReserveReply, Start, StartReply, check_id
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
-from backstay.kernel.values import Micros
+from backstay.kernel.values import Micros, instance_kind
+from backstay.kernel.views.run_query import RunPlace, RunQuery, Value
 from backstay.protocol import requests as ask
+from backstay.protocol import run_lists
 from backstay.store import RunFilter
 
 R = TypeVar("R")
@@ -68,6 +71,7 @@ class Api:
         self.outlines = Outlines(self.slices, engine.store)
         self.news = HistoryNews(engine)
         self.looking = Looking(engine, self._instances)
+        self._search = RunSearch(engine, projector)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
             ask.ReserveWorkflow: self.reserve,
@@ -78,6 +82,8 @@ class Api:
             ask.GetHistory: self.history,
             ask.ExportHistory: self.export,
             ask.ExplainWorkflow: Explainer(engine, projector).explain,
+            run_lists.SearchRuns: self._search.search,
+            run_lists.CountRuns: self._search.count,
             **WorkflowCommands(engine, self._instances, payloads, guest=guest, unoffered=unoffered).table,
             **ScheduleApi(engine, self._instances).table,
             **self.streams.table,
@@ -219,27 +225,29 @@ class Api:
         return self.looking.turn()
 
     async def list(self, request: ask.ListWorkflows) -> list[RunRow]:
-        where = _filter(request)
-        if not request.tells_blocked:
-            return await self._engine.store.runs(where)
-        blocked = {
-            task.run
-            for task in await self._engine.store.failed()
-            if task.block is not None and task.block.replay_blocked
-        }
-        if request.status == BLOCKED:
-            return await self._blocked(where, blocked)
+        if instance_kind(request.namespace) != "workflow":
+            return await self._engine.store.runs(_filter(request))
+        blocked: set[int] = set()
+        if request.tells_blocked:
+            failed = await self._engine.store.failed()
+            blocked = {task.run for task in failed if task.block is not None and task.block.replay_blocked}
+            if request.status == BLOCKED:
+                return await self._blocked(_filter(request), blocked)
+        query = _query(request)
+        place = None if request.before is None else RunPlace(request.before, request.before)
         found: list[RunRow] = []
-        while True:
-            page = await self._engine.store.runs(where)
+        while len(found) < request.limit:
+            asked = run_lists.SearchRuns(query=query, after=place, limit=request.limit - len(found), rows_only=True)
+            page = await self._search.search(asked)
             found += [
-                replace(row, status=BLOCKED) if row.key in blocked else row
-                for row in page
-                if request.status is None or row.key not in blocked
+                replace(run.row, status=BLOCKED) if run.row.key in blocked else run.row
+                for run in page.runs
+                if request.status is None or run.row.key not in blocked
             ]
-            if len(page) < where.limit or len(found) >= request.limit:
-                return found[: request.limit]
-            where = replace(where, before=page[-1].key)
+            place = page.end
+            if place is None:
+                break
+        return found
 
     async def _blocked(self, where: RunFilter, blocked: set[int]) -> list[RunRow]:
         """The blocked runs that match the filter. Each is read by its key, since no index has them."""
@@ -321,6 +329,42 @@ class Api:
             closed_reason=run.closed_reason,
             event=next(entry for entry in loaded.history if entry.event is run.ended_by),
         )
+
+
+def _query(request: ask.ListWorkflows) -> RunQuery:
+    statuses = request.statuses if request.status is None else (request.status,)
+    fields: dict[str, tuple[str, ...] | None] = {
+        "instance_id": _one(request.workflow_id),
+        "workflow_type": _one(request.workflow_type),
+        "status": statuses,
+        "queue": _one(request.queue),
+        "business_key": _one(request.business_key),
+        "run_id": _one(request.run_id),
+        "compatibility": _one(request.compatibility),
+        "state": request.states,
+        "attention": request.attention,
+    }
+    labels = [*request.labels.items(), *([] if request.label is None else [request.label])]
+    searches = [*request.searches, *([] if request.search is None else [request.search])]
+    attributes: dict[str, tuple[Value, ...]] = {}
+    for name, value in searches:
+        # Two values of one attribute exclude each other.
+        attributes[name] = (value,) if attributes.get(name, (value,)) == (value,) else ()
+    return RunQuery(
+        namespace=request.namespace,
+        fields={name: values for name, values in fields.items() if values is not None},
+        flags={"is_current_run": True} if request.current else {},
+        labels={name: (value,) for name, value in labels},
+        attributes=attributes,
+        started_after=request.started_after,
+        started_before=request.started_before,
+        closed_after=request.closed_after,
+        closed_before=request.closed_before,
+    )
+
+
+def _one(value: str | None) -> tuple[str, ...] | None:
+    return None if value is None else (value,)
 
 
 def _filter(request: ask.ListWorkflows) -> RunFilter:

@@ -29,9 +29,12 @@ class FactFinder:
         kind, type = summary.next_task_kind, summary.next_task_type
         if summary.next_task_state != "ready" or kind is None or type is None:
             return self._plain
-        takers = self._who_takes((kind, type, summary.namespace, summary.queue, summary.build))
-        limit = self._limit((kind, summary.namespace, summary.queue))
-        return Facts(engine=self._plain.engine, takers=takers, limit=limit)
+        return self.of_task(kind, type, summary.namespace, summary.queue, summary.build)
+
+    def of_task(self, kind: str, type: str, namespace: str, queue: str, build: str | None) -> Facts:
+        """The facts about a ready task that a worker of this queue, type and build could take."""
+        takers = self._who_takes((kind, type, namespace, queue, build))
+        return Facts(engine=self._plain.engine, takers=takers, limit=self._limit((kind, namespace, queue)))
 
     def _who_takes(self, lane: _Lane) -> Takers:
         found = self._takers.get(lane)

@@ -190,7 +190,8 @@ OPEN = ("pending", "waiting")
 
 
 class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
-    """`tells_blocked`: a run whose code does not fit its history has the status `blocked`, and is found by that."""
+    """`tells_blocked`: a run whose code does not fit its history has the status `blocked`, and is found by that. `after` is
+    inclusive, `before` is not, except that `before` itself is the key of the last row of the page before."""
 
     namespace: str = "default"
     workflow_id: str | None = None
@@ -203,6 +204,13 @@ class ListWorkflows(Request[list[RunRow]], frozen=True, kw_only=True):
     label: tuple[str, str] | None = None
     search: tuple[str, Sought] | None = None
     searches: tuple[tuple[str, Sought], ...] = ()
+    labels: dict[str, str] = {}
+    states: tuple[str, ...] | None = None
+    attention: tuple[str, ...] | None = None
+    started_after: Micros | None = None
+    started_before: Micros | None = None
+    closed_after: Micros | None = None
+    closed_before: Micros | None = None
     run_id: str | None = None
     compatibility: str | None = None
     before: Int64 | None = None

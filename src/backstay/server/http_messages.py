@@ -28,6 +28,7 @@ class HttpRequest:
         "_disconnected",
         "_query",
         "_raw_query",
+        "_repeated",
         "address",
         "body",
         "bound",
@@ -48,6 +49,7 @@ class HttpRequest:
         self.headers = headers
         self._raw_query = query
         self._query: dict[str, str] | None = None
+        self._repeated: dict[str, list[str]] | None = None
         self._disconnected: asyncio.Future[None] | None = None
         self.params: dict[str, str] = {}
         self.body = b""
@@ -62,12 +64,19 @@ class HttpRequest:
     @property
     def query(self) -> Mapping[str, str]:
         if self._query is None:
+            self._query = {name: values[-1] for name, values in self.repeated.items()}
+        return self._query
+
+    @property
+    def repeated(self) -> Mapping[str, list[str]]:
+        """The query string with all values of each name."""
+        if self._repeated is None:
             text = self._raw_query.decode("latin-1")
             try:
-                self._query = {name: values[-1] for name, values in parse_qs(text, True, max_num_fields=100).items()}
+                self._repeated = parse_qs(text, True, max_num_fields=100)
             except ValueError:
                 raise HttpError(400, "malformed_query", "the query string has too many fields") from None
-        return self._query
+        return self._repeated
 
     def values(self, name: str) -> list[str]:
         """Every value of a field that the query string may have several times."""

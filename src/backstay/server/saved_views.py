@@ -6,16 +6,28 @@ from typing import Any
 
 from msgspec import Struct
 
+from backstay.server.run_filters import Filters, Plain
 from backstay.server.visibility_contract import SUPPORTED, VERSION
 
 
 class SavedView(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`filters` are parameters of a list, also `q`, times, `sort` and `order`. `position`: its place among the views."""
+
     id: str
     name: str
     bucket: str
     version: int = VERSION
-    filters: dict[str, str | bool] = {}
-    labels: dict[str, str] = {}
+    filters: dict[str, Plain] = {}
+    labels: dict[str, str | list[str]] = {}
+    attributes: dict[str, str | list[str]] = {}
+    owner: str | None = None
+    position: int = 0
+    created_at: int | None = None
+    updated_at: int | None = None
+
+    @property
+    def asks(self) -> Filters:
+        return Filters(fields=self.filters, labels=self.labels, attributes=self.attributes)
 
     def shown(self) -> dict[str, Any]:
         known = self.version in SUPPORTED
@@ -26,6 +38,9 @@ class SavedView(Struct, frozen=True, kw_only=True, omit_defaults=True):
             "version": self.version,
             "filters": self.filters,
             "labels": self.labels,
+            "attributes": self.attributes,
+            "owner": self.owner,
+            "position": self.position,
             "system": self.id in SYSTEM,
             "status": "supported" if known else "unsupported",
             "message": None if known else f"saved under version {self.version}; this server knows up to {VERSION}",

@@ -5,19 +5,31 @@ Fields are compared exactly. The contract has a version; views that were saved u
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any, Literal
 
 from msgspec import Struct
 
 from backstay.kernel.views.actions import REPAIR_REASONS
+from backstay.kernel.views.present import CAUSES
+from backstay.kernel.views.run_query import GROUPS, SORTS, STATUSES
+from backstay.kernel.views.summary import CLOSED_STATES, OPEN_STATES
+from backstay.protocol.run_detail import BUCKETS
 from backstay.server.http_errors import HttpError, invalid
 
 VERSION = 5
 SUPPORTED = range(1, VERSION + 1)
 LONGEST = 191
+MOST_VALUES = 50  # of one field
 
-STATUSES = ("pending", "running", "waiting", "completed", "failed", "cancelled", "terminated")
+# A list of runs is by status, while the `status_bucket` of a run (`BUCKETS`) counts all that did not complete as failed.
+LISTS: dict[str, tuple[str, ...]] = {
+    "all": STATUSES,
+    "running": BUCKETS["running"],
+    **{status: (status,) for status in ("completed", "failed", "cancelled", "terminated")},
+}
+
 _LIVENESS = (
     "workflow_task_ready",
     "workflow_task_leased",
@@ -38,10 +50,13 @@ _LIVENESS = (
 
 
 class Field(Struct, frozen=True):
+    """`ours`: beside those of the contract; it has no values but its options."""
+
     name: str
     label: str
     type: Literal["string", "boolean"] = "string"
     options: tuple[str, ...] = ()
+    ours: bool = False
 
 
 FIELDS = {
@@ -72,26 +87,21 @@ FIELDS = {
         Field("continue_as_new_recommended", "Should continue as new", "boolean"),
         Field("archived", "Archived", "boolean"),
         Field("is_terminal", "Closed", "boolean"),
+        Field("state", "State", options=(*OPEN_STATES, *CLOSED_STATES), ours=True),
+        Field("attention", "Needs somebody because", options=CAUSES, ours=True),
     )
 }
 
-
-class Filters(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Fields and the values that a run must have in them."""
-
-    fields: dict[str, str | bool] = {}
-    labels: dict[str, str] = {}
-
-    def over(self, other: Filters) -> Filters:
-        """Both filters together; for a field of both, this one counts."""
-        return Filters(fields=other.fields | self.fields, labels=other.labels | self.labels)
+TIMES = ("started_after", "started_before", "closed_after", "closed_before")
+ORDERS = ("desc", "asc")
 
 
 def definition() -> dict[str, Any]:
     return {
         "version": VERSION,
         "supported_versions": list(SUPPORTED),
-        "fields": [_shown(field, order) for order, field in enumerate(FIELDS.values())],
+        "fields": [_shown(field, order) for order, field in enumerate(FIELDS.values()) if not field.ours],
+        "further_fields": [_shown(field, order) for order, field in enumerate(FIELDS.values()) if field.ours],
         "labels": {
             "label": "Labels",
             "query_parameters": ["label", "labels"],
@@ -100,6 +110,23 @@ def definition() -> dict[str, Any]:
             "operator": "exact",
             "placeholder": "team=shop",
         },
+        "search_attributes": {
+            "label": "Search attributes",
+            "query_parameters": ["attribute"],
+            "input": "key_value_textarea",
+            "separator": "=",
+            "operator": "exact",
+            "placeholder": "customer=ada",
+        },
+        "search": {
+            "query_parameter": "q",
+            "matches": ["instance_id prefix", "workflow_type", "business_key", "run_id"],
+        },
+        "ranges": list(TIMES),
+        "sorts": list(SORTS),
+        "orders": list(ORDERS),
+        "group_by": [*GROUPS, "label:KEY", "attribute:KEY"],
+        "buckets": list(LISTS),
         "detail_metadata": {"memo": {"label": "Memo", "filterable": False}},
         "repair_triage": [
             {
@@ -124,6 +151,7 @@ def _shown(field: Field, order: int) -> dict[str, Any]:
         "type": field.type,
         "input": input,
         "operator": "exact",
+        "multiple": field.type != "boolean",
         "filterable": True,
         "saved_view_compatible": True,
         "order": order,
@@ -132,19 +160,22 @@ def _shown(field: Field, order: int) -> dict[str, Any]:
     }
 
 
-def check_filters(given: dict[str, Any]) -> dict[str, str | bool]:
-    """The filters of a request; raises an error that names the field at fault."""
-    found: dict[str, str | bool] = {}
-    for name, value in given.items():
-        field = FIELDS.get(name)
-        if field is None:
-            near = get_close_matches(name, FIELDS, 1)
-            raise invalid(name, f"{name!r} is no field to filter by" + (f"; did you mean {near[0]!r}?" if near else ""))
-        found[name] = _boolean(name, value) if field.type == "boolean" else _text(name, value)
-    return found
+def one_of(name: str, value: str, allowed: Iterable[str]) -> str:
+    """A value that must be one of these; the error names the nearest."""
+    known = tuple(allowed)
+    if value in known:
+        return value
+    near = get_close_matches(value, known, 1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    raise invalid(name, f"{name} must be one of {', '.join(known)}, not {value!r}{meant}")
 
 
-def _boolean(name: str, value: Any) -> bool:
+def unknown_field(name: str, known: Iterable[str]) -> HttpError:
+    near = get_close_matches(name, tuple(known), 1)
+    return invalid(name, f"{name!r} is no field to filter by" + (f"; did you mean {near[0]!r}?" if near else ""))
+
+
+def as_boolean(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     if str(value).lower() in ("true", "1", "yes"):
@@ -154,7 +185,7 @@ def _boolean(name: str, value: Any) -> bool:
     raise invalid(name, f"{name} is true or false, not {value!r}")
 
 
-def _text(name: str, value: Any) -> str:
+def as_text(name: str, value: Any) -> str:
     if not isinstance(value, str) or len(value) > LONGEST:
         raise invalid(name, f"{name} is a text of at most {LONGEST} characters")
     return value

@@ -306,7 +306,8 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         """One page of the runs that fit, after looking at no more than `bound` of them.
 
         `views` False: conditions on summaries are left to the caller. `trusts`: the indexes of summaries may drive the search,
-        so a run whose summary is missing may be left out. `untaken`: the ready tasks that no worker takes.
+        so a run whose summary is missing may be left out. `untaken`: ready tasks that no worker takes, or that a limit
+        holds back, if that is asked for.
         """
         ...
 
@@ -315,6 +316,7 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         query: RunQuery,
         group_by: str | None,
         bound: int,
+        now: Micros,
         *,
         trusts: bool = False,
         untaken: Sequence[TaskGroup] = (),

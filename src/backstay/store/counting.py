@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import OPEN, STATUSES, RunQuery, TaskGroup
 from backstay.kernel.views.summary import OPEN_STATES
 from backstay.store import rows
@@ -39,6 +40,7 @@ def count(
     query: RunQuery,
     group_by: str | None,
     bound: int,
+    now: Micros,
     *,
     trusts: bool,
     untaken: Sequence[TaskGroup],
@@ -56,7 +58,7 @@ def count(
             return (yield from _values(dialect, query, group_by))
         if trusts and group_by in ("state", "attention") and set(driving_statuses(query)) <= set(OPEN):
             return (yield from _summaries(query, group_by))
-    where, given = conditions(dialect, query, views=query.needs_summary, untaken=untaken)
+    where, given = conditions(dialect, query, now, views=query.needs_summary, untaken=untaken)
     window, looked = window_of(dialect, driver, span_of(query), True, bound)
     source = f"from ({window}) as looked\n{joined(dialect)}\nwhere {where}"
     value, named, also = _grouped(dialect, group_by)

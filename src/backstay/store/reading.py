@@ -84,13 +84,14 @@ class Reading(Figures, Measures):
         query: RunQuery,
         group_by: str | None,
         bound: int,
+        now: Micros,
         *,
         trusts: bool = False,
         untaken: Sequence[TaskGroup] = (),
     ) -> Awaitable[RunCounts]:
         if not is_possible(query):
             return Ready(RunCounts({}, 0, True))
-        return self._walk(lambda: count(self._dialect, query, group_by, bound, trusts=trusts, untaken=untaken))
+        return self._walk(lambda: count(self._dialect, query, group_by, bound, now, trusts=trusts, untaken=untaken))
 
     def suggest(self, namespace: str, field: str, prefix: str, limit: int) -> Awaitable[list[str]]:
         if not possible((namespace, field, prefix))[2:]:

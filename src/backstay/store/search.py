@@ -78,7 +78,7 @@ def search(
 ) -> Steps[SearchedRuns]:
     """One page. `views`: conditions on summaries count, too; `trusts`: their indexes may drive the search."""
     driver, small = yield from choose(dialect, query, bound, trusts=views and trusts, untaken=untaken)
-    where, given = conditions(dialect, query, views=views, untaken=untaken)
+    where, given = conditions(dialect, query, now, views=views, untaken=untaken)
     by_closing = query.sort == "closed" and not small
     in_order = by_closing or (query.sort == "started" and driver.ordered)
     span = span_of(query, after if query.sort == "started" else None)
@@ -216,9 +216,12 @@ def _viewed(query: RunQuery, untaken: Sequence[TaskGroup]) -> list[Driver]:
         )
         for group in untaken
     ]
+    if groups:  # an attempt whose time has come is ready, too
+        groups.append(Arm("run", f"{source} state = 'retrying'", [place]))
     if causes is not None:
         stored = [Arm("run", f"{source} attention = ?", [place, cause]) for cause in causes if cause in _STORED_CAUSES]
-        found.append(Driver([*stored, *groups], False) if "no_worker" in causes else Driver(stored))
+        if "overdue" not in causes:
+            found.append(Driver([*stored, *groups], False) if groups else Driver(stored))
     if query.flags.get("repair_attention") is True or set(query.fields.get("repair_blocked_reason", ())) == {
         "waiting_for_compatible_worker"
     }:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import (
     CLOSED,
     COLUMNS,
@@ -79,7 +80,7 @@ def driving_statuses(query: RunQuery) -> tuple[str, ...]:
     return tuple(status for status in STATUSES if status in allowed)
 
 
-def conditions(dialect: Dialect, query: RunQuery, *, views: bool, untaken: Sequence[TaskGroup]) -> Clause:
+def conditions(dialect: Dialect, query: RunQuery, now: Micros, *, views: bool, untaken: Sequence[TaskGroup]) -> Clause:
     """What a run must be. `views`: what its summary says counts, too."""
     found = _Conditions()
     found.add("r.namespace = ?", query.namespace)
@@ -101,7 +102,7 @@ def conditions(dialect: Dialect, query: RunQuery, *, views: bool, untaken: Seque
     if query.closed_before is not None:
         found.add("r.closed_at < ?", query.closed_before)
     if views:
-        _views(found, dialect, query, untaken)
+        _views(found, dialect, query, now, untaken)
     return found.clause()
 
 
@@ -149,7 +150,7 @@ def _about(found: _Conditions, text: str) -> None:
     )
 
 
-def _views(found: _Conditions, dialect: Dialect, query: RunQuery, untaken: Sequence[TaskGroup]) -> None:
+def _views(found: _Conditions, dialect: Dialect, query: RunQuery, now: Micros, untaken: Sequence[TaskGroup]) -> None:
     fields, flags = query.fields, query.flags
     waiting, groups = untaken_condition(untaken)
     if "state" in fields:
@@ -162,8 +163,11 @@ def _views(found: _Conditions, dialect: Dialect, query: RunQuery, untaken: Seque
         )
     if "attention" in fields:
         causes = fields["attention"]
-        also = f" or {waiting}" if "no_worker" in causes else ""
-        found.add(f"({STALE} or s.attention in ({placeholders(causes)}){also})", *causes, *(groups if also else ()))
+        late = " or s.state = 'working' or w.next_wake < ?" if "overdue" in causes else ""
+        found.add(
+            f"({STALE} or s.attention in ({placeholders(causes)}) or {waiting}{late})",
+            *(*causes, *groups, *([now] if late else ())),
+        )
     if "wait_kind" in fields:
         kinds = fields["wait_kind"]
         found.add(f"({STALE} or s.wait_kind in ({placeholders(kinds)}))", *kinds)

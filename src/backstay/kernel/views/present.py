@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.values import Micros
+from backstay.kernel.views import why
 from backstay.kernel.views.actions import REPAIR_REASONS
+from backstay.kernel.views.facts import Facts
 from backstay.kernel.views.summary import RunSummary
 
-_SETTLED = ("closed", "paused", "workflow_replay_blocked", "repair_needed", "activity_running_without_task")
+CAUSES = ("blocked", "repair_needed", "no_worker", "overdue", "throttled", "retrying", "history_budget")
+"""Why a run needs somebody."""
+
+_SETTLED = ("paused", "workflow_replay_blocked", "repair_needed", "activity_running_without_task")
 
 
-class Present(NamedTuple):
+class Present(Struct, frozen=True, kw_only=True, omit_defaults=True):
     liveness_state: str
-    repair_blocked_reason: str | None
-    task_problem: bool
-    attention: tuple[str, ...]  # every cause
+    repair_blocked_reason: str | None = None
+    task_problem: bool = False
+    attention: str | None = None
+    why: str = ""  # in a short sentence
 
     @property
     def repair_attention(self) -> bool:
@@ -24,27 +30,36 @@ class Present(NamedTuple):
         return reason is not None and reason.badge_visible
 
 
-def present(row: RunRow, summary: RunSummary | None, now: Micros, *, is_current: bool, untaken: bool) -> Present:
-    """`untaken`: no live worker serves the queue, type and build of the next task. `summary` None: the history is damaged."""
+def present(row: RunRow, summary: RunSummary | None, facts: Facts, now: Micros, *, is_current: bool) -> Present:
+    """`summary` None: the history of the run is damaged."""
     if summary is None:
-        return Present("workflow_replay_blocked", "unsupported_history", True, ("blocked",))
+        return Present(
+            liveness_state="workflow_replay_blocked",
+            repair_blocked_reason="unsupported_history",
+            task_problem=True,
+            attention="blocked" if row.closed_at is None else None,
+            why="Its history is damaged: restore it from a backup.",
+        )
+    said = why.short(summary, facts, now)
     if row.closed_at is not None:
-        return Present("closed", "run_closed" if is_current else "selected_run_not_current", False, ())
-    state, causes, problem = summary.liveness_state, list[str](), summary.task_problem
-    if summary.attention is not None:
-        causes.append(summary.attention)
-    waits = untaken and summary.next_task_state == "ready" and (summary.next_task_at or 0) <= now
+        reason = "run_closed" if is_current else "selected_run_not_current"
+        return Present(liveness_state="closed", repair_blocked_reason=reason, why=said)
+    state, problem = summary.liveness_state, summary.task_problem
+    ready = summary.next_task_state == "ready" and (summary.next_task_at or 0) <= now
     expires = summary.next_task_lease_expires_at
     if state not in _SETTLED:
-        if waits and summary.build is not None:
+        if ready and facts.takers.missing is not None:
             state = f"{summary.next_task_kind}_task_waiting_for_compatible_worker"
         elif expires is not None and expires <= now:
-            state = "repair_needed"
-            problem = True
-    if waits and summary.state in ("ready", "retrying"):
-        causes.append("no_worker")
+            state, problem = "repair_needed", True
     if "waiting_for_compatible_worker" in state:
         reason = "waiting_for_compatible_worker"
     else:
         reason = None if summary.can_repair or state == "repair_needed" else "repair_not_needed"
-    return Present(state, reason, problem, tuple(causes))
+    return Present(
+        liveness_state=state,
+        repair_blocked_reason=reason,
+        task_problem=problem,
+        attention=why.attention(summary, facts, now),
+        why=said,
+    )

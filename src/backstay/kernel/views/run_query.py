@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.values import KEY_BITS, KEY_EPOCH, Micros
@@ -43,7 +44,10 @@ VIEWED = ("state", "attention", "wait_kind", "declared_entry_mode", "declared_co
 """The fields of its summary."""
 
 PRESENT = ("liveness_state", "repair_blocked_reason")
-"""The fields that depend on the clock and on who is connected, too."""
+"""The fields that depend on the clock and on who is connected, too. So does `attention`."""
+
+SQL_VIEWED = ("state", "wait_kind")
+"""The fields of its summary that have a column, and depend on nothing else."""
 
 FLAGS = ("is_terminal", "is_current_run", "archived", "continue_as_new_recommended", "task_problem", "repair_attention")
 
@@ -65,6 +69,34 @@ class RunQuery(Struct, frozen=True, kw_only=True, omit_defaults=True):
     budget: tuple[int, int] = (0, 0)
     sort: Sort = "started"
     descending: bool = True
+
+    def over(self, other: RunQuery) -> RunQuery:
+        """Both queries together; for a field of both, this one counts. Statuses of both count."""
+        fields = other.fields | self.fields
+        if "status" in self.fields and "status" in other.fields:
+            fields["status"] = tuple(one for one in self.fields["status"] if one in other.fields["status"])
+        mine = {
+            name: getattr(self, name)
+            for name in ("q", "started_after", "started_before", "closed_after", "closed_before")
+            if getattr(self, name) is not None
+        }
+        if self.sort != "started" or not self.descending:
+            mine |= {"sort": self.sort, "descending": self.descending}
+        return replace(
+            other,
+            fields=fields,
+            flags=other.flags | self.flags,
+            labels=other.labels | self.labels,
+            attributes=other.attributes | self.attributes,
+            **mine,
+        )
+
+    @property
+    def needs_present(self) -> bool:
+        """Whether no column tells if a run fits."""
+        return any(name in self.fields for name in (*VIEWED, *PRESENT) if name not in SQL_VIEWED) or any(
+            name in self.flags for name in FLAGS[4:]
+        )
 
     @property
     def needs_summary(self) -> bool:
@@ -165,10 +197,7 @@ def fits_summary(query: RunQuery, summary: RunSummary | None, present: Present) 
     for name in VIEWED:
         if name in query.fields:
             value = None if summary is None else getattr(summary, name)
-            if name == "attention":
-                if not any(cause in query.fields[name] for cause in present.attention):
-                    return False
-            elif value not in query.fields[name]:
+            if (present.attention if name == "attention" else value) not in query.fields[name]:
                 return False
     if any(name in query.fields and getattr(present, name) not in query.fields[name] for name in PRESENT):
         return False

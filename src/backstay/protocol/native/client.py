@@ -30,7 +30,7 @@ from backstay.kernel.features.start import ReserveReply, StartReply
 from backstay.kernel.views.why import Why
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
-from backstay.protocol import schedules, streams
+from backstay.protocol import run_lists, schedules, streams
 from backstay.protocol.native.events import WireEvent, pack, packed, unpack, unpacked
 
 VERSION = 1
@@ -168,6 +168,8 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     ask.ReserveWorkflow: ReserveReply,
     ask.DescribeWorkflow: ask.Description,
     ask.ListWorkflows: list[RunRow],
+    run_lists.SearchRuns: run_lists.FoundRuns,
+    run_lists.CountRuns: run_lists.CountedRuns,
     ask.ExportHistory: str,
     ask.ExplainWorkflow: Why,
     tell.SignalWorkflow: CommandReply,

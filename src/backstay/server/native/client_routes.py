@@ -11,13 +11,14 @@ from msgspec.structs import replace
 from backstay.kernel.message import Refused
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
-from backstay.protocol import schedules, streams
+from backstay.protocol import run_lists, schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import Stopping, undecodable
 from backstay.server.http_messages import HttpRequest, HttpResponse, decode_body
 from backstay.server.origin import origin
 from backstay.server.pending_reply import PendingReply, too_many_parked
+from backstay.server.published.control.run_lists import budget_of, query_in, view_of
 from backstay.server.router import Route
 from backstay.server.server import Server
 
@@ -152,6 +153,8 @@ def _in_namespace(server: Server, request: HttpRequest, engine_request: Any) -> 
             return replace(
                 engine_request, namespace=request.namespace, limit=max(1, min(limit, schedules.HISTORY_PAGE_MAX))
             )
+        case run_lists.SearchRuns() | run_lists.CountRuns():
+            return _searching(server, request.namespace, engine_request)
         case ask.ListWorkflows(limit=limit):
             return replace(engine_request, namespace=request.namespace, limit=max(1, min(limit, _LIST_MAX)))
         case ask.GetHistory(limit=limit):
@@ -159,6 +162,19 @@ def _in_namespace(server: Server, request: HttpRequest, engine_request: Any) -> 
             return replace(engine_request, namespace=request.namespace, limit=limit)
         case _:
             return replace(engine_request, namespace=request.namespace)
+
+
+def _searching(
+    server: Server, namespace: str, asked: run_lists.SearchRuns | run_lists.CountRuns
+) -> run_lists.SearchRuns | run_lists.CountRuns:
+    """The same in this namespace, together with the saved view that it names."""
+    query = replace(asked.query, namespace=namespace, budget=budget_of(server))
+    view = view_of(server, namespace, asked.view)
+    if view is not None:
+        query = query.over(query_in(server, namespace, view.bucket, view.asks))
+    if isinstance(asked, run_lists.CountRuns):
+        return replace(asked, query=query, namespace=namespace)
+    return replace(asked, query=query, namespace=namespace, limit=max(1, min(asked.limit, run_lists.PAGE_MAX)))
 
 
 def _typed(request: schedules.UpdateSchedule) -> schedules.UpdateSchedule:

@@ -1,240 +1,228 @@
-"""The operator's lists of runs, by bucket: exact filters, saved views, and each run as its summary.
+"""The operator's lists and counts of runs, by bucket, with any combination of filters.
 
-Columns of the index are filtered by the database. Other fields (what a run waits for, whether it moves) follow from history
-and are computed run by run, so a filter on them reads a bounded number of runs for each page.
+Each answer says how many runs it looked at, and whether that was all of them.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Annotated, Any
+from difflib import get_close_matches
+from typing import Any
 
-from msgspec import Meta, Struct
-
-from backstay.kernel.decision import RunRow
-from backstay.kernel.event import HistoryDamaged
-from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.views.actions import declared
-from backstay.protocol import requests as ask
+from backstay.kernel.views.run_query import GROUPS, RunQuery, over_budget, sort_timestamp
 from backstay.protocol.history import iso
-from backstay.protocol.run_detail import BUCKETS
-from backstay.protocol.tasks import after_token, optional_iso, page_token
+from backstay.protocol.run_lists import PAGE_MAX, CountRuns, ListedRun, SearchRuns
+from backstay.protocol.tasks import optional_iso
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError, invalid
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.control.damaged import SUMMARY
+from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.workflow_json import listed
 from backstay.server.router import Route
+from backstay.server.run_filters import Filters, filters_of, page_place, page_token, query_of
 from backstay.server.saved_views import SYSTEM, SavedView
 from backstay.server.server import Server
-from backstay.server.visibility_contract import VERSION, Filters, check_filters, definition, supported
+from backstay.server.visibility_contract import LISTS, VERSION, definition, one_of, supported
 
-# A list of runs is by status, while the `status_bucket` of a run (`BUCKETS`) counts all that did not complete as failed.
-LISTS: dict[str, tuple[str, ...] | None] = {
-    "all": None,
-    "running": BUCKETS["running"],
-    **{status: (status,) for status in ("completed", "failed", "cancelled", "terminated")},
-}
-STRIDE = 200
-LOOKED_AT = 2000  # runs that one page reads at most
-_LABEL = re.compile(r"labels?\[([A-Za-z0-9_.:-]{1,64})\]")
-_INDEXED = {
-    "instance_id": "workflow_id",
-    "run_id": "run_id",
-    "workflow_type": "workflow_type",
-    "business_key": "business_key",
-    "compatibility": "compatibility",
-    "queue": "queue",
-    "status": "status",
-}
+LIST_PARAMETERS = ("page_size", "next_page_token", "view", "fields", "definition")
+COUNT_PARAMETERS = ("group_by", "view", "definition")
+SUGGESTED = ("instance_id", "workflow_type", "business_key", "queue", "compatibility", "label", "attribute")
+SUGGESTIONS_MAX = 50
+PREFIX_MAX = 191
 
 
-class ViewBody(Struct, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, max_length=191)]
-    bucket: str = "running"
-    version: int = VERSION
-    filters: dict[str, str | bool] = {}
-    labels: dict[str, str] = {}
+class Asked:
+    """What a request asks for, together with its saved view. The bucket of a view counts before that of the path."""
 
+    def __init__(self, server: Server, request: HttpRequest, others: tuple[str, ...]) -> None:
+        bucket = one_of("bucket", request.params["bucket"], LISTS)
+        self.view = view_of(server, request.namespace, request.query.get("view"))
+        self.bucket = bucket if self.view is None else self.view.bucket
+        if self.bucket not in LISTS:
+            raise invalid("view", f"the view is of bucket {self.bucket!r}, which this server does not know")
+        own = filters_of(request.repeated, others)
+        self.filters = own if self.view is None else own.over(self.view.asks)
+        self.query = query_in(server, request.namespace, self.bucket, self.filters)
+        self._with_definition = request.query.get("definition", "1").lower() not in ("0", "false", "no")
 
-async def flows(server: Server, request: HttpRequest) -> dict[str, Any]:
-    bucket = request.params["bucket"]
-    if bucket not in LISTS:
-        raise invalid("bucket", f"bucket must be one of {', '.join(LISTS)}, not {bucket!r}")
-    view = _view(server, request)
-    applied = _asked(request).over(Filters() if view is None else Filters(fields=view.filters, labels=view.labels))
-    token = request.query.get("next_page_token") or None
-    before = after_token(token, "next_page_token") if token else None
-    size = request.integer("page_size", 50, 1, 200)
-    found, last = await _page(server, request.namespace, LISTS[bucket], applied, before, size)
-    return {
-        "flows": found,
-        "flow_count": len(found),
-        "namespace": request.namespace,
-        "next_page_token": None if last is None else page_token(last),
-        "visibility_filters": {
+    def echo(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
             "version": VERSION,
-            "bucket": bucket,
-            "definition": definition(),
-            "applied": {**applied.fields, **({"labels": applied.labels} if applied.labels else {})},
-            "saved_view": None if view is None else view.shown(),
-        },
-    }
+            "bucket": self.bucket,
+            "applied": self.filters.shown(),
+            "saved_view": None if self.view is None else self.view.shown(),
+        }
+        return told | {"definition": definition()} if self._with_definition else told
 
 
-def _asked(request: HttpRequest) -> Filters:
-    labels: dict[str, str] = {}
-    fields: dict[str, Any] = {}
-    for name, value in request.query.items():
-        named = _LABEL.fullmatch(name)
-        if named is not None:
-            labels[named[1]] = value
-        elif name not in ("page_size", "next_page_token", "view"):
-            fields[name] = value
-    return Filters(fields=check_filters(fields), labels=labels)
+def query_in(server: Server, namespace: str, bucket: str, filters: Filters) -> RunQuery:
+    return query_of(namespace, bucket, filters, dict(server.attributes.of(namespace)), budget_of(server))
 
 
-def _view(server: Server, request: HttpRequest) -> SavedView | None:
-    id = request.query.get("view")
+def budget_of(server: Server) -> tuple[int, int]:
+    """The events and bytes from which on a run should continue as new."""
+    settings = server.settings
+    return settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
+
+
+def view_of(server: Server, namespace: str, id: str | None) -> SavedView | None:
     if not id:
         return None
-    found = SYSTEM.get(id) or server.saved_views.get(request.namespace, id)
+    found = SYSTEM.get(id) or server.saved_views.get(namespace, id)
     if found is None:
         raise HttpError(404, "saved_view_not_found", f"there is no saved view {id!r}", view=id, field="view")
     supported(found.version)
     return found
 
 
-async def _page(
-    server: Server,
-    namespace: str,
-    statuses: tuple[str, ...] | None,
-    applied: Filters,
-    before: int | None,
-    size: int,
-) -> tuple[list[dict[str, Any]], int | None]:
-    """Runs that match, newest first, and the one after which the next page begins."""
-    indexed: dict[str, Any] = {_INDEXED[name]: value for name, value in applied.fields.items() if name in _INDEXED}
-    label = next(iter(applied.labels.items()), None)
-    found: list[dict[str, Any]] = []
-    looked = 0
-    while True:
-        asked = ask.ListWorkflows(
-            namespace=namespace, statuses=statuses, label=label, before=before, limit=STRIDE, **indexed
+async def flows(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """Runs of a bucket that fit all filters, one page."""
+    asked = Asked(server, request, LIST_PARAMETERS)
+    chosen = _chosen(request.query.get("fields"))
+    size = request.integer("page_size", 50, 1, PAGE_MAX)
+    place = page_place(asked.query, request.query.get("next_page_token"))
+    found = await server.api.call(SearchRuns(query=asked.query, after=place, limit=size, namespace=request.namespace))
+    now = server.now
+    rows = [shown(run, asked.query.budget, now) for run in found.runs]
+    return {
+        "flows": rows if chosen is None else [{name: row[name] for name in chosen} for row in rows],
+        "flow_count": len(found.runs),
+        "looked_at": found.looked_at,
+        "complete": found.complete,
+        "namespace": request.namespace,
+        "next_page_token": page_token(asked.query, found.end),
+        "visibility_filters": asked.echo(),
+    }
+
+
+async def counts(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """How many runs of a bucket fit all filters, in groups if asked."""
+    asked = Asked(server, request, COUNT_PARAMETERS)
+    group_by = request.query.get("group_by") or None
+    if group_by is not None and not group_by.startswith(("label:", "attribute:")):
+        group_by = one_of("group_by", _ALIASES.get(group_by, group_by), (*GROUPS, "label:KEY", "attribute:KEY"))
+    found = await server.api.call(CountRuns(query=asked.query, group_by=group_by, namespace=request.namespace))
+    return {
+        "count": found.total,
+        "group_by": group_by,
+        "groups": [{"value": value, "count": number} for value, number in found.groups] if group_by else [],
+        "looked_at": found.looked_at,
+        "complete": found.complete,
+        "namespace": request.namespace,
+        "visibility_filters": asked.echo(),
+    }
+
+
+_ALIASES = {"type": "workflow_type", "build": "compatibility", "task_queue": "queue"}
+
+
+async def filter_definition(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """The fields, options and orders of lists, and the search attributes of the namespace."""
+    return definition() | {"attributes": dict(server.attributes.of(request.namespace))}
+
+
+async def suggestions(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """Values of a field that begin like this."""
+    field = request.query.get("field") or ""
+    prefix = request.query.get("prefix") or ""
+    limit = request.integer("limit", 10, 1, SUGGESTIONS_MAX)
+    if len(prefix) > PREFIX_MAX:
+        raise invalid("prefix", f"prefix has at most {PREFIX_MAX} characters")
+    if not field.startswith(("label:", "attribute:")):
+        one_of("field", field, (*SUGGESTED, "label:KEY", "attribute:KEY"))
+    if field in ("queue", "compatibility"):
+        workers = server.fleet.of(request.namespace)
+        names = (
+            {queue for worker in workers for queue in worker.queues}
+            if field == "queue"
+            else {worker.build_id for worker in workers if worker.build_id is not None}
         )
-        rows = await server.api.call(asked)
-        sizes = await server.store.sizes([row.key for row in rows]) if rows else {}
-        for row in rows:
-            before, looked = row.key, looked + 1
-            shown = _of_index(server, row, *sizes.get(row.key, (row.length, 0)))
-            if _fits(shown, applied, partly=True):
-                shown |= await _of_history(server, row)
-                if _fits(shown, applied):
-                    found.append(shown)
-            if len(found) == size or looked == LOOKED_AT:
-                return found, before
-        if len(rows) < STRIDE:
-            return found, None
+        groups = await server.store.ready_groups(request.namespace, 100)
+        names |= {group.queue if field == "queue" else group.build or "" for group in groups}
+        found = sorted(name for name in names if name and name.startswith(prefix))[:limit]
+    else:
+        found = await server.store.suggest(request.namespace, field, prefix, limit)
+    return {"field": field, "prefix": prefix, "suggestions": found, "namespace": request.namespace}
 
 
-def _fits(shown: dict[str, Any], applied: Filters, *, partly: bool = False) -> bool:
-    """Whether a run matches the filters. `partly`: only those on fields that are known yet."""
-    labels: dict[str, str] = shown["visibility_labels"]
-    return all(labels.get(name) == value for name, value in applied.labels.items()) and all(
-        shown[name] == value for name, value in applied.fields.items() if not partly or name in shown
-    )
-
-
-def _of_index(server: Server, row: RunRow, length: int, size: int) -> dict[str, Any]:
-    settings = server.settings
-    events, bytes = settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
-    started = iso(row.started_at)
+def shown(run: ListedRun, budget: tuple[int, int], now: int) -> dict[str, Any]:
+    """A run of a list: the names of the contract, and beside them what a person looks for first."""
+    row, summary, present = run.row, run.summary, run.present
+    events, size = (row.length, 0) if summary is None else (summary.events, summary.bytes)
+    placed = iso(sort_timestamp(row.key))
+    kind, name = (None, None) if summary is None else (summary.wait_kind, summary.wait_name)
     return listed(row) | {
         "id": row.run_id,
         "instance_id": row.workflow_id,
         "queue": row.queue,
         "archived": row.archived_at is not None,
         "archived_at": optional_iso(row.archived_at),
-        "sort_timestamp": started,
-        "sort_key": f"{started}#{row.run_id}",
-        "history_event_count": length,
+        "sort_timestamp": placed,
+        "sort_key": f"{placed}#{row.run_id}",
+        "history_length": events,
+        "history_event_count": events,
         "history_size_bytes": size,
-        "continue_as_new_recommended": bool((events and length >= events) or (bytes and size >= bytes)),
+        "continue_as_new_recommended": over_budget(budget, events, size),
+        "is_current_run": run.is_current,
+        "declared_entry_mode": None if summary is None else summary.declared_entry_mode,
+        "declared_contract_source": "unavailable" if summary is None else summary.declared_contract_source,
+        "state": "blocked" if summary is None else summary.state,
+        "attention": present.attention,
+        "why": present.why,
+        "since": optional_iso(None if summary is None else summary.since),
+        "until": optional_iso(None if summary is None else summary.until),
+        "liveness_state": present.liveness_state,
+        "wait_kind": kind,
+        "wait_reason": kind if name is None else f"{kind} {name}",
+        "wait_started_at": optional_iso(None if summary is None or kind is None else summary.wait_since),
+        "wait_deadline_at": optional_iso(None if summary is None else summary.wait_until),
+        "open_wait_id": None if summary is None else summary.open_wait_id,
+        "resume_source_kind": None if summary is None else summary.resume_source_kind,
+        "resume_source_id": None if summary is None else summary.resume_source_id,
+        "next_task_id": None if summary is None else summary.next_task_id,
+        "next_task_type": None if summary is None else summary.next_task_kind,
+        "next_task_status": None if summary is None else summary.next_task_state,
+        "next_task_at": optional_iso(None if summary is None else summary.next_task_at),
+        "attempt": 0 if summary is None else summary.attempt,
+        "attempts": None if summary is None else summary.attempts,
+        "last_error": None if summary is None else summary.last_error,
+        "exception_count": 0 if summary is None else summary.exception_count,
+        "duration_ms": ((row.closed_at or now) - row.started_at) // 1000,
+        "repair_blocked_reason": present.repair_blocked_reason,
+        "repair_attention": present.repair_attention,
+        "task_problem": present.task_problem,
     }
 
 
-async def _of_history(server: Server, row: RunRow) -> dict[str, Any]:
-    """The fields that follow from the history of a run and the tasks of its instance."""
-    described = ask.DescribeWorkflow(workflow_id=row.workflow_id, namespace=row.namespace)
-    try:
-        found = await server.api.call(described)
-        opening = await server.store.history(row.key, 0, 2)
-    except HistoryDamaged as damage:
-        return SUMMARY if damage.run == row.key or row.closed_at is None else SUMMARY | _ENDED
-    started = next((entry.event for entry in opening if isinstance(entry.event, WorkflowStarted)), None)
-    held = found if found.run is not None and found.run.run_id == row.run_id else None
-    actions = None if held is None else held.actions
-    first = min((view.task for view in held.tasks), key=lambda task: task.available_at, default=None) if held else None
-    return {
-        "is_current_run": held is not None,
-        "declared_entry_mode": None if started is None else started.declared_entry_mode,
-        "declared_contract_source": declared(started).declared_contract_source,
-        "liveness_state": "closed" if held is None else held.liveness_state,
-        **{name: None if held is None else getattr(held, name) for name in _RESUME},
-        "next_task_id": None if first is None else first.id,
-        "next_task_type": None if first is None else first.kind,
-        "next_task_status": None if first is None else first.state,
-        "repair_blocked_reason": "selected_run_not_current" if actions is None else actions.repair_blocked_reason,
-        "repair_attention": actions is not None and actions.repair_attention,
-        "task_problem": actions is not None and actions.task_problem,
-    }
-
-
-# An earlier run of an instance whose current one cannot be read.
-_ENDED: dict[str, Any] = {
-    "is_current_run": False,
-    "liveness_state": "closed",
-    "repair_blocked_reason": "selected_run_not_current",
-    "repair_attention": False,
-    "task_problem": False,
-}
-_RESUME = ("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id")
-
-
-async def views(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """The views of the server, and those that were saved in this namespace."""
-    own = sorted((view for _, view in server.saved_views.of(request.namespace)), key=lambda view: view.name)
-    return {"saved_views": [view.shown() for view in (*SYSTEM.values(), *own)], "namespace": request.namespace}
-
-
-async def save(server: Server, request: HttpRequest) -> HttpResponse:
-    body = request.decode(ViewBody)
-    supported(body.version)
-    if body.bucket not in BUCKETS:
-        raise invalid("bucket", f"bucket must be one of {', '.join(BUCKETS)}, not {body.bucket!r}")
-    view = SavedView(
-        id=server.engine.world.ids.ulid(),
-        name=body.name,
-        bucket=body.bucket,
-        version=body.version,
-        filters=check_filters(dict(body.filters)),
-        labels=body.labels,
+COLUMNS = frozenset(
+    (
+        *("workflow_id", "run_id", "run_number", "workflow_type", "namespace", "business_key", "visibility_labels"),
+        *("search_attributes", "status", "status_bucket", "is_terminal", "closed_reason", "task_queue", "connection"),
+        *("compatibility", "payload_codec", "started_at", "closed_at", "history_length", "id", "instance_id", "queue"),
+        *("archived", "archived_at", "sort_timestamp", "sort_key", "history_event_count", "history_size_bytes"),
+        *("continue_as_new_recommended", "is_current_run", "declared_entry_mode", "declared_contract_source", "state"),
+        *("attention", "why", "since", "until", "liveness_state", "wait_kind", "wait_reason", "wait_started_at"),
+        *("wait_deadline_at", "open_wait_id", "resume_source_kind", "resume_source_id", "next_task_id"),
+        *("next_task_type", "next_task_status", "next_task_at", "attempt", "attempts", "last_error"),
+        *("exception_count", "duration_ms", "repair_blocked_reason", "repair_attention", "task_problem"),
     )
-    await server.saved_views.put(request.namespace, view.id, view)
-    return HttpResponse(view.shown(), 201)
+)
+"""The columns of a row, which `fields` chooses from."""
 
 
-async def forget(server: Server, request: HttpRequest) -> dict[str, Any]:
-    id = request.params["view_id"]
-    if server.saved_views.get(request.namespace, id) is None:
-        raise HttpError(404, "saved_view_not_found", f"there is no saved view {id!r} to remove", view=id)
-    await server.saved_views.remove(request.namespace, id)
-    return {"id": id, "removed": True}
+def _chosen(text: str | None) -> list[str] | None:
+    if not text:
+        return None
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in COLUMNS:
+            near = get_close_matches(name, sorted(COLUMNS), 1)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise invalid("fields", f"{name!r} is no column of a list{meant}")
+    return names
 
 
 ROUTES = [
+    Route("GET", "/api/flows/definition", filter_definition, "control", OPERATOR),
     Route("GET", "/api/flows/{bucket}", flows, "control", OPERATOR),
-    Route("GET", "/api/saved-views", views, "control", OPERATOR),
-    Route("POST", "/api/saved-views", save, "control", OPERATOR, body=ViewBody),
-    Route("DELETE", "/api/saved-views/{view_id}", forget, "control", OPERATOR),
+    Route("GET", "/api/flows/{bucket}/count", counts, "control", OPERATOR),
+    Route("GET", "/api/suggest", suggestions, "control", OPERATOR),
 ]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from backstay.protocol import requests as ask
+from backstay.protocol import run_lists
 from backstay.protocol.run_detail import BUCKETS
-from backstay.protocol.tasks import after_token, page_token
 from backstay.server.auth import OPERATOR
 from backstay.server.discovery import STATUS_ALIASES
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest
 from backstay.server.published.control.workflow_json import described, find_run, listed, run_in_chain
 from backstay.server.router import Route
+from backstay.server.run_filters import page_place, page_token
 from backstay.server.server import Server
-from backstay.server.visibility import common_statuses, parse_query
+from backstay.server.visibility import parse_query
 
 
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
@@ -39,35 +42,36 @@ async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
-    size = request.integer("page_size", 50, 1, 200)
+    """Workflows by their current runs, newest first, with a query."""
+    size = request.integer("page_size", 50, 1, run_lists.PAGE_MAX)
     status = request.query.get("status")
     if status and status not in BUCKETS:
         instead = STATUS_ALIASES.get(status)
         advice = f"; {status} workflows are in the bucket {instead!r}" if instead else ""
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}{advice}")
-    asked = parse_query(server, request.namespace, request.query.get("query") or "")
-    token = request.query.get("next_page_token") or None
-    rows = await server.api.call(
-        ask.ListWorkflows(
-            namespace=request.namespace,
-            workflow_type=request.query.get("workflow_type") or asked.fields.get("workflow_type"),
-            business_key=request.query.get("business_key") or asked.fields.get("business_key"),
-            queue=request.query.get("task_queue") or asked.fields.get("queue"),
-            workflow_id=asked.fields.get("workflow_id"),
-            run_id=asked.fields.get("run_id"),
-            compatibility=asked.fields.get("compatibility"),
-            searches=tuple(asked.searches),
-            statuses=common_statuses(BUCKETS[status] if status else None, asked.statuses),
-            current=True,
-            before=after_token(token, "next_page_token") if token else None,
-            limit=size + 1,
-        )
+    attributes = dict(server.attributes.of(request.namespace))
+    asked = parse_query(request.namespace, request.query.get("query") or "", attributes)
+    fields = dict(asked.fields)
+    if status:
+        fields["status"] = tuple(one for one in fields.get("status", BUCKETS[status]) if one in BUCKETS[status])
+    for parameter, field in (
+        ("workflow_type", "workflow_type"),
+        ("business_key", "business_key"),
+        ("task_queue", "queue"),
+    ):
+        if request.query.get(parameter):
+            fields[field] = (request.query[parameter],)
+    query = replace(asked, fields=fields, flags={"is_current_run": True})
+    place = page_place(query, request.query.get("next_page_token"))
+    found = await server.api.call(
+        run_lists.SearchRuns(query=query, after=place, limit=size, rows_only=True, namespace=request.namespace)
     )
-    page = rows[:size]
     return {
-        "workflows": [listed(row) for row in page],
-        "workflow_count": len(page),
-        "next_page_token": page_token(page[-1].key) if len(rows) > size else None,
+        "workflows": [listed(run.row) for run in found.runs],
+        "workflow_count": len(found.runs),
+        "looked_at": found.looked_at,
+        "complete": found.complete,
+        "next_page_token": page_token(query, found.end),
         "namespace": request.namespace,
     }
 
