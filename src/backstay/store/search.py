@@ -60,8 +60,12 @@ class Arm(NamedTuple):
 
 
 class Driver(NamedTuple):
+    """`ordered`: the runs of each arm are in the order of their keys. Another driver is only taken if all of it is within the
+    bound, and so are the entries of `also`, which its arms look into."""
+
     arms: list[Arm]
     ordered: bool = True
+    also: tuple[Arm, ...] = ()
 
 
 def search(
@@ -153,7 +157,7 @@ def choose(
 ) -> Steps[tuple[Driver, bool]]:
     """The driver that has the fewest runs, and whether it has fewer than `bound`."""
     every = Driver([_status(query, status) for status in driving_statuses(query)])
-    drivers = [driver for driver in _drivers(dialect, query, trusts, untaken) if len(driver.arms) <= MOST_ARMS]
+    drivers = [driver for driver in _drivers(dialect, query, bound, trusts, untaken) if len(driver.arms) <= MOST_ARMS]
     if not drivers and query.sort == "started":
         return every, False  # there is no choice, and no need to know
     drivers.append(every)
@@ -161,15 +165,21 @@ def choose(
     probes: list[str] = []
     given: list[Any] = []
     for driver in drivers:
-        window, parameters = window_of(dialect, driver, span, query.descending, bound)
-        probes.append(f"(select count(*) from ({window}) as looked)")
-        given += parameters
+        if driver.ordered:
+            window, parameters = window_of(dialect, driver, span, query.descending, bound)
+            probes.append(f"(select count(*) from ({window}) as looked)")
+            given += parameters
+        else:
+            sources = (*driver.arms, *driver.also)
+            each = (f"(select count(*) from (select 1 from {arm.source} limit {bound}) as one)" for arm in sources)
+            probes.append(" + ".join(each) or "0")
+            given += [value for arm in sources for value in arm.parameters]
     counts = (yield (f"select {', '.join(probes)}", given))[0]
     best = min(range(len(drivers)), key=lambda n: (counts[n] >= bound and not drivers[n].ordered, counts[n], n))
     return drivers[best], counts[best] < bound
 
 
-def _drivers(dialect: Dialect, query: RunQuery, trusts: bool, untaken: Sequence[TaskGroup]) -> list[Driver]:
+def _drivers(dialect: Dialect, query: RunQuery, bound: int, trusts: bool, untaken: Sequence[TaskGroup]) -> list[Driver]:
     place = query.namespace
     found: list[Driver] = []
     fields = query.fields
@@ -193,7 +203,7 @@ def _drivers(dialect: Dialect, query: RunQuery, trusts: bool, untaken: Sequence[
             source, given = f"{source} and closed_at < ?", [*given, query.closed_before]
         found.append(Driver([Arm("key", source, given)], False))
     if query.q is not None:
-        found.append(Driver(_about(query.q, place), False))
+        found.append(_about(query.q, place, bound))
     if trusts:
         found += _viewed(query, untaken)
     return found
@@ -231,18 +241,21 @@ def _viewed(query: RunQuery, untaken: Sequence[TaskGroup]) -> list[Driver]:
     return found
 
 
-def _about(text: str, namespace: str) -> list[Arm]:
+def _about(text: str, namespace: str, bound: int) -> Driver:
     if not possible((text,)):
-        return []
-    ids = (
-        "run where workflow in (select key from workflow where namespace = ? and workflow_id >= ? and workflow_id < ?)"
+        return Driver([], False)
+    begins = Arm(
+        "key",
+        "workflow where namespace = ? and workflow_id >= ? and workflow_id < ?",
+        [namespace, text, text + "\U0010ffff"],
     )
-    return [
-        Arm("key", ids, [namespace, text, text + "\U0010ffff"]),
+    arms = [
+        Arm("key", f"run where workflow in (select key from {begins.source} limit {bound})", begins.parameters),
         Arm("key", "run where run_id = ? and namespace = ?", [text, namespace]),
         Arm("key", "run where namespace = ? and business_key = ?", [namespace, text]),
         Arm("key", "run where namespace = ? and workflow_type = ?", [namespace, text]),
     ]
+    return Driver(arms, False, (begins,))
 
 
 def _facet(dialect: Dialect, namespace: str, name: str, value: Value) -> Arm:
@@ -269,14 +282,13 @@ def window_of(dialect: Dialect, driver: Driver, span: tuple[int, int], descendin
     parts: list[str] = []
     given: list[Any] = []
     for arm in driver.arms:
-        # Without an order, the index of the arm counts and not that of the keys: a sum is in no index.
-        key = arm.column if driver.ordered else f"{arm.column} + 0"
-        part = f"select {arm.column} as key from {arm.source} and {key} >= ? and {key} < ?"
-        if len(driver.arms) > 1:
-            if not driver.ordered:
-                part = f"select key from ({part} limit {bound}) as part"
-            elif dialect.parts_ordered:
+        if driver.ordered:
+            part = f"select {arm.column} as key from {arm.source} and {arm.column} >= ? and {arm.column} < ?"
+            if len(driver.arms) > 1 and dialect.parts_ordered:
                 part = f"(select * from ({part} order by 1 {down} limit {bound}) as part)"
+        else:
+            every = f"select {arm.column} as key from {arm.source} limit {bound}"
+            part = f"select key from ({every}) as part where key >= ? and key < ?"
         parts.append(part)
         given += [*arm.parameters, *span]
     if not parts:
