@@ -47,7 +47,8 @@ OWN = {
     "GET /api/system/activity-timeouts",
     "GET /api/cluster/info",
     "GET /metrics",
-    *("POST /api/call/" + verb for verb in ("list-workflows", "list-schedules")),
+    *("GET " + path for path in ("/api/flows/definition", "/api/flows/{bucket}/count", "/api/suggest")),
+    *("POST /api/call/" + verb for verb in ("list-workflows", "list-schedules", "search-runs", "count-runs")),
     # Makes something of one's own, which may have the name that something has elsewhere.
     *("POST " + path for path in ("/api/workflows", "/api/activities", "/api/schedules", "/api/saved-views")),
     *("POST " + path for path in ("/api/search-attributes", "/api/worker/register", "/api/worker/sessions")),
