@@ -201,7 +201,7 @@ class BulkOperations:
                 BulkRun(id, "", "failed", "instance_not_found") if row is None else _planned(row) for id, row in chosen
             ]
             return BulkPage(runs, after if first + PAGE < len(bulk.ids) else None)
-        found = await select_runs_of(self._store, self._engine().world.now(), bulk.query, after, PAGE)
+        found = await select_runs_of(self._api(), bulk.query, after, PAGE)
         return BulkPage([_planned(row) for row in found.runs], found.end)
 
     async def _do(self, bulk: BulkOperation, page: BulkPage, progress: BulkProgress) -> BulkPage:

@@ -6,19 +6,18 @@ page is selected: a run that has left it by then is left alone. Keys only go dow
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
+from backstay.engine.api import Api
 from backstay.kernel.decision import RunRow
-from backstay.kernel.values import Micros
-from backstay.kernel.views.run_query import RunPlace, RunQuery, fits_row
+from backstay.kernel.views.run_query import RunPlace, RunQuery
+from backstay.protocol.run_lists import SearchRuns
 from backstay.server.bulk_records import Action
 from backstay.server.http_errors import invalid
-from backstay.server.visibility_contract import FIELDS, check_filters
+from backstay.server.run_filters import Filters, filters_of
 from backstay.store import RunFilter, Store
-
-BOUND = 5000  # runs that one search looks at
 
 
 class Selected(NamedTuple):
@@ -28,27 +27,18 @@ class Selected(NamedTuple):
     end: tuple[int, int] | None
 
 
-def query_of(namespace: str, action: Action, given: dict[str, Any]) -> RunQuery:
-    """The query of a filter, which has the fields of the lists. Only runs count that the action can do something to."""
-    labels: dict[str, tuple[str, ...]] = {}
-    fields: dict[str, Any] = {}
-    for name, value in given.items():
-        label = name.removeprefix("label[").removesuffix("]") if name.startswith("label[") else None
-        if label:
-            labels[label] = (str(value),)
-        else:
-            fields[name] = value
-    checked = check_filters(fields)
-    query = RunQuery(
-        namespace=namespace,
-        fields={name: (str(value),) for name, value in checked.items() if FIELDS[name].type == "string"},
-        flags={name: bool(value) for name, value in checked.items() if FIELDS[name].type == "boolean"},
-        labels=labels,
-    )
-    return narrowed(query, action)
+def filters_in(given: dict[str, Any]) -> Filters:
+    """The filter of a bulk operation, which has the fields of the lists."""
+    return filters_of({name: _texts(value) for name, value in given.items()}, ())
+
+
+def _texts(value: Any) -> list[str]:
+    values = cast(list[Any], value) if isinstance(value, list) else [value]
+    return [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
 
 
 def narrowed(query: RunQuery, action: Action) -> RunQuery:
+    """The same query, of those runs alone that the action can do something to."""
     wanted = {"is_terminal": True, "archived": False} if action == "archive" else {"is_terminal": False}
     for name, value in wanted.items():
         if query.flags.get(name, value) != value:
@@ -56,13 +46,11 @@ def narrowed(query: RunQuery, action: Action) -> RunQuery:
     return replace(query, flags=query.flags | wanted, sort="started", descending=True)
 
 
-async def select_runs_of(
-    store: Store, now: Micros, query: RunQuery, after: tuple[int, int], limit: int, bound: int = BOUND
-) -> Selected:
+async def select_runs_of(api: Api, query: RunQuery, after: tuple[int, int], limit: int) -> Selected:
     """The next runs that fit, after a place. Fewer than `limit` if they are far apart: then `end` says where to look on."""
-    found = await store.search(query, RunPlace(*after), limit, bound, now)
-    rows = [one.row for one in found.found if fits_row(query, one.row, is_current=one.is_current)]
-    return Selected(rows, None if found.end is None else (found.end.value, found.end.key))
+    asked = SearchRuns(query=query, after=RunPlace(*after), limit=limit, rows_only=True, namespace=query.namespace)
+    found = await api.call(asked)
+    return Selected([one.row for one in found.runs], None if found.end is None else (found.end.value, found.end.key))
 
 
 async def select_ids(store: Store, namespace: str, ids: list[str]) -> list[tuple[str, RunRow | None]]:
@@ -74,13 +62,13 @@ async def select_ids(store: Store, namespace: str, ids: list[str]) -> list[tuple
     return found
 
 
-async def count_runs_of(store: Store, now: Micros, query: RunQuery, upper: int, most: int) -> tuple[int, list[RunRow]]:
+async def count_runs_of(api: Api, query: RunQuery, upper: int, most: int) -> tuple[int, list[RunRow]]:
     """How many runs fit, up to `most` and one, and the first ten of them."""
     count = 0
     examples: list[RunRow] = []
     after: tuple[int, int] | None = (upper, upper)
     while after is not None and count <= most:
-        page = await select_runs_of(store, now, query, after, 1000)
+        page = await select_runs_of(api, query, after, 1000)
         examples += page.runs[: 10 - len(examples)]
         count += len(page.runs)
         after = page.end

@@ -14,10 +14,11 @@ from backstay.protocol.tasks import after_token, page_token
 from backstay.server.auth import OPERATOR
 from backstay.server.bulk import command_run
 from backstay.server.bulk_records import Action, BulkOperation, BulkProgress, BulkRun
-from backstay.server.bulk_selection import count_runs_of, query_of, select_ids
+from backstay.server.bulk_selection import count_runs_of, filters_in, narrowed, select_ids
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.control.commands import Reason, RequestId, SignalBody, arguments_of
+from backstay.server.published.control.run_lists import query_in
 from backstay.server.rehearsal import RehearsalServer, would_write
 from backstay.server.router import Route
 from backstay.server.server import Server
@@ -78,7 +79,9 @@ def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperatio
     if (body.action == "signal") != (body.signal_name is not None):
         raise invalid("signal_name", "signal_name is needed for the action signal, and for no other")
     ids = list(dict.fromkeys(body.ids or []))
-    query = None if body.filter is None else query_of(request.namespace, body.action, body.filter)
+    query = None
+    if body.filter is not None:
+        query = narrowed(query_in(server, request.namespace, "all", filters_in(body.filter)), body.action)
     positional, named = arguments_of(SignalBody(input=body.input))
     intent = (body.action, body.filter, ids, body.reason, body.signal_name, body.input)
     return BulkOperation(
@@ -126,7 +129,7 @@ def _repeated(server: Server, bulk: BulkOperation) -> BulkOperation | None:
 async def _count(server: Server, bulk: BulkOperation) -> tuple[int, list[RunRow]]:
     most = server.settings.max_bulk_runs
     if bulk.query is not None:
-        return await count_runs_of(server.store, server.now, bulk.query, bulk.upper, most)
+        return await count_runs_of(server.api, bulk.query, bulk.upper, most)
     if len(bulk.ids) > most:
         return len(bulk.ids), []
     first = await select_ids(server.store, bulk.namespace, bulk.ids[:EXAMPLES])
