@@ -125,6 +125,7 @@ class ThreadPool:
                 log.error("a call on thread %s failed", threading.current_thread().name, exc_info=error)
                 result = error
             self._results.append((done, result))
+            del job, call, done, result  # a thread that sleeps keeps nothing alive
             if not self._draining:
                 self._draining = True
                 try:

@@ -267,17 +267,17 @@ class Api:
         """Write an export piece by piece. `into` is called on another thread if the run is long."""
         store = self._engine.store
         if request.run_id is None:
-            found, history, _ = await self.looking.current(request.namespace, request.workflow_id)
+            found, history, ends = await self.looking.current(request.namespace, request.workflow_id)
         else:
             asked = await store.run(request.namespace, request.run_id)
             if asked is None or asked.workflow_id != request.workflow_id:
                 raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
-            found, history, _ = await self.looking.of_run(asked)
+            found, history, ends = await self.looking.of_run(asked)
         row = found.run
         if row is None:
             raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
         commands = [command for command in found.commands if command.may_be_of(row.key)]
-        chain = await beside(store, row.namespace, history)
+        chain = await beside(store, row.namespace, ends.neighbours)
         now = self._engine.world.now()
 
         def write() -> None:

@@ -19,7 +19,6 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import Micros, instance_kind
 from backstay.kernel.views.actions import actions, declared
 from backstay.kernel.views.failures import failures
-from backstay.kernel.views.lineage import continued
 from backstay.kernel.views.liveness import NOTHING, liveness, missing, transport_state, wait_of
 from backstay.kernel.views.messages import signals, updates
 from backstay.kernel.views.summary import summarize
@@ -122,9 +121,9 @@ def brief(found: Description) -> Description:
     return replace(found, **cut, totals={name: len(getattr(found, name)) for name in cut})
 
 
-async def beside(store: Store, namespace: str, history: Iterable[Recorded]) -> dict[str, RunRow]:
+async def beside(store: Store, namespace: str, neighbours: Iterable[str]) -> dict[str, RunRow]:
     """The runs before and after a run in its chain, if they still exist."""
-    found = [await store.run(namespace, run_id) for run_id in continued(history)]
+    found = [await store.run(namespace, run_id) for run_id in neighbours]
     return {row.run_id: row for row in found if row is not None}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sized
 from functools import partial
-from typing import NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from backstay.engine.instances import Instances
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.close import WorkflowCompleted
+from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.start import Identity, WorkflowStarted
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Instance, Run
@@ -38,11 +39,12 @@ TRIES = 5  # times that an instance is read which changes meanwhile
 
 
 class Ends(NamedTuple):
-    """How a run began, what it returned, and when something was last recorded of it."""
+    """How a run began, what it returned, when something was last recorded of it, and the runs before and after it."""
 
     started: WorkflowStarted | None = None
     output: bytes | None = None
     last_at: Micros | None = None
+    neighbours: tuple[str, ...] = ()
 
 
 class Looked(NamedTuple):
@@ -63,6 +65,13 @@ class Looking:
         """The current run of an instance. Without `views`: no history, and no views that are made of it, if the state in
         memory will do."""
         key = await self._instances.key(namespace, workflow_id)
+        with collector.resting():  # a collection would look through a long history, and none of it is garbage yet
+            looked = await self._current(key, workflow_id, views)
+            if not views:
+                await self.release(looked)
+        return looked
+
+    async def _current(self, key: int, workflow_id: str, views: bool) -> Looked:
         for left in reversed(range(TRIES)):
             opening = await self._opening(key, workflow_id)
             try:
@@ -76,6 +85,10 @@ class Looking:
 
     async def of_run(self, row: RunRow) -> Looked:
         """Any run of an instance. An earlier run is told from its own history alone."""
+        with collector.resting():
+            return await self._of_run(row)
+
+    async def _of_run(self, row: RunRow) -> Looked:
         opening = await self._opening(row.workflow, row.workflow_id)
         newest = await self._newest(row.namespace, row.workflow_id)
         if row.key == opening.row.run or newest is None or row.key == newest.key:
@@ -228,6 +241,15 @@ class Looking:
                 return found
             await self.turn()
 
+    async def release(self, looked: Looked) -> None:
+        """Let go of a history bit by bit: to free a long one at once would take long as well."""
+        found = looked.found
+        lists: list[list[Any]] = [looked.history, found.waits, found.failures, found.signals, found.updates]
+        for entries in lists:
+            while len(entries) > SHORT:
+                del entries[-SHORT:]
+                await self.turn()
+
     async def turn(self) -> None:
         """Let the event loop run other work."""
         turn = self._engine.world.future()
@@ -261,8 +283,11 @@ def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 def _ends(run: Run) -> Ends:
-    output = run.ended_by.output if isinstance(run.ended_by, WorkflowCompleted) else None
-    return Ends(run.part(Identity).started, output, run.last_at)
+    started, ended = run.part(Identity).started, run.ended_by
+    output = ended.output if isinstance(ended, WorkflowCompleted) else None
+    before = None if started is None else started.continued_from_run_id
+    after = ended.continued_to_run_id if isinstance(ended, WorkflowContinuedAsNew) else None
+    return Ends(started, output, run.last_at, tuple(id for id in (before, after) if id is not None))
 
 
 def _reserved(opening: Opening, commands: list[CommandRecord]) -> Description:

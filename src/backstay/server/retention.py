@@ -133,11 +133,11 @@ class Retention:
         if directory is None:
             return
         store = self._engine.store
-        found, history, _ = await self._looking.of_run(row)
+        found, history, ends = await self._looking.of_run(row)
         commands = [command for command in found.commands if command.may_be_of(row.key)]
         # Signed like an export, but not redacted: the archive replaces the run.
         how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
-        chain = await beside(store, row.namespace, history)
+        chain = await beside(store, row.namespace, ends.neighbours)
         content = bundle(row, history, commands, self._engine.world.now(), chain, found, how)
         _write(Path(directory) / f"{row.namespace}-{row.run_id}.json", canonical(content))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from backstay import collector
 from backstay.engine.describe import beside
 from backstay.engine.looking import Looked
 from backstay.kernel.decision import RunRow
@@ -39,6 +40,17 @@ _PARTS = {
 
 async def current(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The current run of an instance."""
+    with collector.resting():  # until all that is made of a long history is gone again
+        return await _current(server, request)
+
+
+async def of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """Any run of an instance."""
+    with collector.resting():
+        return await _of_run(server, request)
+
+
+async def _current(server: Server, request: HttpRequest) -> dict[str, Any]:
     try:
         looked = await find_instance(server, request)
     except HistoryDamaged as damage:
@@ -52,8 +64,7 @@ async def current(server: Server, request: HttpRequest) -> dict[str, Any]:
     return await _detail(server, looked, looked.found.run)
 
 
-async def of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Any run of an instance."""
+async def _of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
     row = await find_run(server, request)
     try:
         looked = await server.api.look_at(row)
@@ -64,9 +75,11 @@ async def of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 async def _detail(server: Server, looked: Looked, row: RunRow) -> dict[str, Any]:
     shown = described(server, looked)
-    chain = await beside(server.engine.store, row.namespace, looked.history)
+    chain = await beside(server.engine.store, row.namespace, looked.ends.neighbours)
     sources = await server.node.views.sources(row, looked.history)
-    return await server.api.aside(looked.history, lambda: _made(looked, row, shown | sources, chain))
+    made = await server.api.aside(looked.history, lambda: _made(looked, row, shown | sources, chain))
+    await server.api.looking.release(looked)
+    return made
 
 
 def _made(looked: Looked, row: RunRow, shown: dict[str, Any], chain: Mapping[str, RunRow]) -> dict[str, Any]:
