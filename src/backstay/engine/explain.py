@@ -17,7 +17,7 @@ from backstay.engine.projector import Projector
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.message import Refused
-from backstay.kernel.views.causes import Cause, chain_of, last_of
+from backstay.kernel.views.causes import LINKS, Cause, chain_of, last_of
 from backstay.kernel.views.facts import Facts
 from backstay.kernel.views.summary import RunSummary
 from backstay.kernel.views.why import Why, explain, explain_event
@@ -26,6 +26,7 @@ from backstay.store import RunFilter
 
 PAGE = 200
 MOST = 2000
+NEAREST = 12  # causes that are told of a state; of an event all that are found
 CLOSING = frozenset(
     (
         "WorkflowCompleted",
@@ -109,7 +110,7 @@ class Explainer:
             events = await self._engine.store.history(run, before - size, size) + events
             before -= size
             start = _start(events, about)
-            found = None if start is None else chain_of(events, start)
+            found = None if start is None else chain_of(events, start, LINKS if about is None else NEAREST)
             over = before == 0 or len(events) >= MOST
             if found is not None and (found.missing is None or over):
                 return events, found.causes
@@ -130,10 +131,11 @@ def _start(events: list[Recorded], about: RunSummary | None) -> int | None:
 
 
 def caller_of(command: CommandRecord) -> str:
-    """Who sent a command: the label of the caller, else the token, else the kind of source."""
+    """Who sent a command: the label of the caller, else the token, else the way in with the address."""
     request: Any = command.context.get("request")
-    named = cast(dict[str, Any], request) if isinstance(request, dict) else {}
-    for field in ("caller", "token", "token_id", "session"):
-        if isinstance(named.get(field), str):
-            return named[field]
-    return command.source
+    about = cast(dict[str, Any], request) if isinstance(request, dict) else {}
+    if about.get("caller"):
+        return str(about["caller"])[:80]
+    if about.get("token_id"):
+        return f"token {about['token_id']}"
+    return f"{command.source} from {about['address']}" if about.get("address") else command.source

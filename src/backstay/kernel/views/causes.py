@@ -50,12 +50,12 @@ class _Because(NamedTuple):
     missing: int | None = None
 
 
-def chain_of(events: Sequence[Recorded], sequence: int) -> Chain:
-    """The causes of an event, from a part of the history that contains it."""
+def chain_of(events: Sequence[Recorded], sequence: int, most: int = LINKS) -> Chain:
+    """The causes of an event, from a part of the history that contains it; the nearest `most` of them."""
     first = events[0].sequence if events else sequence + 1
     causes: list[Cause] = []
     at: int | None = sequence
-    while at is not None and len(causes) < LINKS:
+    while at is not None and len(causes) < most:
         if at < first:
             return Chain(causes[::-1], at)
         entry = events[at - first]
