@@ -51,6 +51,7 @@ OWN = {
     *("POST /api/call/" + verb for verb in ("list-workflows", "list-schedules", "search-runs", "count-runs")),
     # Makes something of one's own, which may have the name that something has elsewhere.
     *("POST " + path for path in ("/api/workflows", "/api/activities", "/api/schedules", "/api/saved-views")),
+    "POST /api/schedules/preview",
     *("POST " + path for path in ("/api/search-attributes", "/api/worker/register", "/api/worker/sessions")),
     "POST /api/reservations",
     "POST /api/workflows/{workflow_id}/signal-with-start/{name}",

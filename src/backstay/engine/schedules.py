@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -118,6 +119,12 @@ class ScheduleApi:
                 await self._pause()
         return reply
 
+    async def _turn(self) -> None:
+        """Let the event loop do other work: a schedule may have hundreds of events, and a page many schedules."""
+        turn = self._engine.world.future()
+        self._engine.world.soon(partial(turn.set_result, None))
+        await turn
+
     async def _pause(self) -> None:
         world = self._engine.world
         over = world.future()
@@ -171,6 +178,7 @@ class ScheduleApi:
             if not all(_same(row.search_attributes.get(name), value) for name, value in request.search.items()):
                 continue
             schedule = await self._of(row.workflow)
+            await self._turn()
             if request.note is None or schedule.plan.note == request.note:
                 page.append(schedule)
             if len(page) > request.limit:

@@ -103,7 +103,8 @@ class Router:
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
         parts = path.strip("/").split("/")
-        found = _descend(self._root, parts, 0, ())
+        # A literal path without this method leaves it to a parameter: a schedule may be called `preview`.
+        found = _descend(self._root, parts, 0, (), method) or _descend(self._root, parts, 0, (), None)
         if found is None:
             raise HttpError(404, "route_not_found", f"there is no route {path}; every route is under /api")
         node, values = found
@@ -117,14 +118,18 @@ class Router:
         return route, dict(zip(names, values, strict=True))
 
 
-def _descend(node: _Node, parts: list[str], at: int, values: tuple[str, ...]) -> tuple[_Node, tuple[str, ...]] | None:
+def _descend(
+    node: _Node, parts: list[str], at: int, values: tuple[str, ...], method: str | None
+) -> tuple[_Node, tuple[str, ...]] | None:
+    """The node of a path, with the values of its parameters. `method`: one that the node must have; None: any."""
     if at == len(parts):
-        return (node, values) if node.routes else None
+        known = bool(node.routes) if method is None else method in node.routes
+        return (node, values) if known else None
     literal = node.children.get(parts[at])
     if literal is not None:
-        found = _descend(literal, parts, at + 1, values)
+        found = _descend(literal, parts, at + 1, values, method)
         if found is not None:
             return found
     if node.parameter is None or not parts[at]:
         return None
-    return _descend(node.parameter, parts, at + 1, (*values, parts[at]))
+    return _descend(node.parameter, parts, at + 1, (*values, parts[at]), method)

@@ -55,6 +55,8 @@ COUNTS = frozenset(
     )
 )  # these read whole tables; only operators and background jobs ask for them
 
+MANY = 1000  # runs of one list: one that may be longer is read on a thread
+
 
 class SqliteStore(Reading):
     """`kinds` maps event type names to event classes; `offload` runs slow commits on another thread.
@@ -303,14 +305,14 @@ class SqliteStore(Reading):
     def _events(self, run: int | None) -> Found:
         return () if run is None else self._all("history", (run, 0, 1 << 62))
 
-    @as_ready
-    def runs(self, where: RunFilter) -> list[RunRow]:
+    def runs(self, where: RunFilter) -> Ready[list[RunRow]] | Deferred[list[RunRow]]:
         statement, parameters = select_runs(self._sql["runs"], where)
+        if self._patient and where.limit > MANY:
+            return Deferred(lambda: self._searcher.run(lambda reader: _run_rows(reader, statement, parameters)))
         try:
-            found = self._lister.execute(statement, parameters).fetchall()
+            return Ready(_run_rows(self._lister, statement, parameters))
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
-        return [run_row(row) for row in found]
 
     def _all(self, name: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
         try:
@@ -330,3 +332,7 @@ class SqliteStore(Reading):
 
 def _asking(reader: sqlite3.Connection) -> Callable[[str, list[Any]], Found]:
     return lambda statement, given: reader.execute(statement, given).fetchall()
+
+
+def _run_rows(reader: sqlite3.Connection, statement: str, parameters: Sequence[Any]) -> list[RunRow]:
+    return [run_row(row) for row in reader.execute(statement, parameters).fetchall()]

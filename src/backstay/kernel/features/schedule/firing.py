@@ -34,7 +34,7 @@ from backstay.kernel.features.schedule.records import (
     StartedAction,
     of,
 )
-from backstay.kernel.features.schedule.spec import Fire, fires, missed, window
+from backstay.kernel.features.schedule.spec import Fire, fire_name, fires, missed, window
 from backstay.kernel.features.start import Parent
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Instance, Run
@@ -57,7 +57,7 @@ def next_fire(instance: Instance, schedule: Schedule, after: Micros) -> Fire | N
 
 
 def _name(instance: Instance, schedule: Schedule) -> str:
-    return f"{instance.namespace}/{schedule.schedule_id}"
+    return fire_name(instance.namespace, schedule.schedule_id)
 
 
 # -- an occurrence is due

@@ -91,6 +91,11 @@ class Fire(Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: Micros
 
 
+def fire_name(place: str, schedule_id: str) -> str:
+    """The name by which jitter spreads the fires of a schedule. `place`: the namespace of its instance."""
+    return f"{place}/{schedule_id}"
+
+
 def fires(spec: Spec, name: str, jitter: int, after: Micros) -> Iterator[Fire]:
     """The fires for the occurrences after this moment, in order."""
     if not jitter:

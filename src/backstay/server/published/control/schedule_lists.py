@@ -6,25 +6,33 @@ attribute that is registered.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from backstay.kernel.features.schedule import Schedule
+from backstay.kernel.features.schedule.preview import next_times
 from backstay.kernel.features.schedule.records import StartedAction
-from backstay.kernel.values import CODEC, Micros
+from backstay.kernel.features.schedule.spec import fire_name
+from backstay.kernel.values import CODEC, SCHEDULES, Micros
 from backstay.protocol import schedules as ask
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.tasks import optional_iso
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest
+from backstay.server.overview import schedule_counts, shown_schedules
 from backstay.server.server import Server
 
+T = TypeVar("T")
+
 STATUSES = ("active", "paused", "deleted")
+TIMES = 5  # fires that a schedule tells in advance
 _FILTERS = ("status", "workflow_type", "query")
 _KNOWN = {*_FILTERS, "page_size", "next_page_token", "namespace"}
 _FIELDS = {
@@ -78,8 +86,14 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
                 **wanted,
             )
         )
+    times = await next_action_times(request.namespace, page.schedules)
+    counts = await schedule_counts(server.store, request.namespace, server.now)
     return {
-        "schedules": [listed(schedule, request.namespace) for schedule in page.schedules],
+        "schedules": [
+            listed(schedule, request.namespace) | {"next_action_times": next_times}
+            for schedule, next_times in zip(page.schedules, times, strict=True)
+        ],
+        "counts": shown_schedules(counts),
         "schedule_count": len(page.schedules),
         "next_page_token": _page_token(request, page.schedules[-1]) if page.more else None,
         "namespace": request.namespace,
@@ -177,6 +191,30 @@ def _refused(status: int, reason: str, message: str, **more: Any) -> HttpError:
 
 
 # -- the JSON of a schedule
+
+
+async def next_action_times(namespace: str, schedules: Sequence[Schedule]) -> list[list[str]]:
+    """When each schedule fires next, if it is active. On a thread: a rare fire is looked for day by day."""
+
+    def times() -> list[list[str]]:
+        return [[iso(at) for at in _next_times(namespace, schedule)] for schedule in schedules]
+
+    return await beside(times) if schedules else []
+
+
+def _next_times(namespace: str, schedule: Schedule) -> list[Micros]:
+    plan, first = schedule.plan, schedule.next_fire
+    if schedule.status != "active" or first is None:
+        return []
+    left = schedule.remaining_actions
+    count = TIMES if left is None else min(TIMES, left)
+    name = fire_name(namespace + SCHEDULES, schedule.schedule_id)
+    return next_times(plan.spec, name, plan.jitter_seconds, first, count) if count else []
+
+
+async def beside(work: Callable[[], T]) -> T:
+    """Call `work` on a thread, so that the engine goes on meanwhile."""
+    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 def listed(schedule: Schedule, namespace: str) -> dict[str, Any]:

@@ -17,8 +17,10 @@ from backstay.kernel.features.schedule import (
     ScheduleReply,
     Spec,
 )
-from backstay.kernel.features.schedule.messages import MAX_JITTER, MAX_NOTE
-from backstay.kernel.values import Micros, Routing
+from backstay.kernel.features.schedule.messages import MAX_JITTER, MAX_NOTE, check_id
+from backstay.kernel.features.schedule.preview import PreviewedFire, preview
+from backstay.kernel.features.schedule.spec import check, fire_name
+from backstay.kernel.values import SCHEDULES, Micros, Routing
 from backstay.protocol import schedules as ask
 from backstay.protocol.history import iso, to_wire
 from backstay.protocol.payloads import arguments
@@ -27,7 +29,7 @@ from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.origin import origin, source
-from backstay.server.published.control.schedule_lists import listed, listing
+from backstay.server.published.control.schedule_lists import beside, listed, listing, next_action_times
 from backstay.server.router import Route
 from backstay.server.server import Server
 
@@ -85,6 +87,18 @@ class CreateScheduleBody(Struct, frozen=True, kw_only=True):
     note: Note | None = None
 
 
+class PreviewBody(Struct, frozen=True, kw_only=True):
+    """When a schedule would fire. Other fields of a schedule may be there, and are not looked at.
+
+    Without a `schedule_id` the delay of each fire by `jitter_seconds` is not known.
+    """
+
+    spec: SpecBody
+    schedule_id: str | None = None
+    jitter_seconds: Annotated[int, Meta(ge=0, le=MAX_JITTER)] | None = None
+    count: Annotated[int, Meta(ge=1, le=100)] = 10
+
+
 class NoteBody(Struct, frozen=True, kw_only=True):
     note: Note | None = None
 
@@ -125,12 +139,46 @@ async def create(server: Server, request: HttpRequest) -> HttpResponse:
     )
 
 
+async def previewed(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """The next fires of a schedule that does not exist yet, in its time zone. Nothing is stored."""
+    body = request.decode(PreviewBody)
+    spec, now = _spec(body.spec), server.now
+    name, jitter = body.schedule_id, body.jitter_seconds or 0
+    if name is not None:
+        check_id(name)
+    # On a thread: an expression that fires once in years is looked for day by day.
+    place = fire_name(request.namespace + SCHEDULES, name or "")
+    found = await beside(lambda: _fires(spec, place, jitter if name is not None else 0, now, body.count))
+    return {
+        "namespace": request.namespace,
+        "timezone": spec.timezone,
+        "jitter_seconds": jitter,
+        "next_action_times": [iso(fire.at) for fire in found],
+        "fires": [
+            {
+                "occurrence_time": iso(fire.occurrence),
+                "fire_at": iso(fire.at),
+                "local_time": fire.local.isoformat(),
+                "note": fire.note,
+            }
+            for fire in found
+        ],
+    }
+
+
+def _fires(spec: Spec, name: str, jitter: int, now: Micros, count: int) -> list[PreviewedFire]:
+    check(spec, now)
+    return preview(spec, name, jitter, now, count)
+
+
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The current state of a schedule."""
     found = await server.api.call(
         ask.DescribeSchedule(schedule_id=request.params["schedule_id"], namespace=request.namespace)
     )
-    return listed(found, request.namespace)
+    return listed(found, request.namespace) | {
+        "next_action_times": (await next_action_times(request.namespace, [found]))[0]
+    }
 
 
 async def update(server: Server, request: HttpRequest) -> dict[str, Any]:
@@ -218,12 +266,7 @@ def _changes(body: CreateScheduleBody | UpdateScheduleBody, namespace: str) -> d
     """The fields of a plan that a body changes."""
     changes: dict[str, Any] = {}
     if body.spec is not None:
-        spec = body.spec
-        changes["spec"] = Spec(
-            cron_expressions=spec.cron_expressions or [],
-            intervals=spec.intervals or [],
-            timezone=spec.timezone or "UTC",
-        )
+        changes["spec"] = _spec(body.spec)
     if body.action is not None:
         changes["action"] = _action(body.action, namespace)
     for name in ("overlap_policy", "jitter_seconds", "max_runs", "search_attributes", "visibility_labels", "note"):
@@ -233,6 +276,14 @@ def _changes(body: CreateScheduleBody | UpdateScheduleBody, namespace: str) -> d
     if body.memo is not None:
         changes["memo"] = {key: blob for key, blob in memo(body.memo, "memo").items() if blob is not None}
     return changes
+
+
+def _spec(body: SpecBody) -> Spec:
+    return Spec(
+        cron_expressions=body.cron_expressions or [],
+        intervals=body.intervals or [],
+        timezone=body.timezone or "UTC",
+    )
 
 
 def _action(body: ActionBody, namespace: str) -> Action:
@@ -313,6 +364,7 @@ _ONE = "/api/schedules/{schedule_id}"
 ROUTES = [
     Route("GET", "/api/schedules", listing, "control", OPERATOR),
     Route("POST", "/api/schedules", create, "control", OPERATOR, body=CreateScheduleBody),
+    Route("POST", "/api/schedules/preview", previewed, "control", OPERATOR, body=PreviewBody),
     Route("GET", _ONE, describe, "control", OPERATOR),
     Route("PUT", _ONE, update, "control", OPERATOR, body=UpdateScheduleBody),
     Route("DELETE", _ONE, delete, "control", OPERATOR),
