@@ -10,9 +10,7 @@ from backstay.kernel.groups import GroupEntry
 from backstay.protocol.history import iso, time_fields
 from backstay.protocol.payloads import envelope
 
-_NO_GROUP = dict.fromkeys(
-    f"parallel_group_{name}" for name in ("id", "kind", "base_sequence", "size", "index", "limit", "window", "settles")
-)
+_NO_GROUP: dict[str, Any] = dict.fromkeys(GroupEntry.__struct_fields__)
 
 
 def plain(view: Struct) -> dict[str, Any]:

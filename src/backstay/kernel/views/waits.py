@@ -138,7 +138,9 @@ def back(views: Sequence[WaitView], tasks: Iterable[Task], wake: Micros | None) 
     if updates and not by_wait:  # one at a time has a task, the first
         updates[0].task_type, updates[0].task_status = "workflow", "missing"
     for view in views:
-        task = by_wait.get(view.wait_id) or by_id.get(view.task_id or "")
+        # What has ended an activity or a timer is delivered by a workflow task, which the wait is not for any more.
+        own = view.kind in ("activity", "timer")
+        task = by_id.get(view.task_id or "") or (None if own else by_wait.get(view.wait_id))
         if task is not None:
             view.task_backed, view.task_id, view.task_type, view.task_status = True, task.id, task.kind, task.state
         elif view.task_type == "timer" and view.task_status == "ready":
