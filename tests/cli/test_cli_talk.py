@@ -167,6 +167,13 @@ def test_an_activity_that_backs_off_is_tried_again_now(place: Place) -> None:
     assert (again.returncode, "has ended" in again.stderr) == (2, True)
 
 
+def test_why_on_a_database_that_no_engine_runs(office: Place) -> None:
+    office.ask("start", "office.py:Expense", "e-1")
+    why = office.ask("why", "e-1").stdout
+    assert "No process runs this database now, so nothing moves." in why
+    assert "what helps Start an engine: start a server, your program or `dw dev FILE`" in why
+
+
 def test_mistakes_are_said_in_one_line(office: Place) -> None:
     office.ask("start", "office.py:Expense", "e-1")
     for arguments, code, says in [

@@ -11,7 +11,7 @@ from backstay.server.findings import CHECKS
 from backstay.store import Unavailable
 
 from . import test_why as states
-from .kit import Api, serving, settle
+from .kit import Api, serving, settle, sql
 
 Bring = Callable[[Api], Awaitable[None]]
 PATIENT = {"worker_stale_after_seconds": 360_000, "task_repair_loop_throttle_seconds": 3600}
@@ -161,7 +161,7 @@ async def test_every_trouble_is_found(
             assert finding["ready_count"] == 1
 
 
-@pytest.mark.contract("FLEET-06", "MATCH-14")
+@pytest.mark.contract("FLEET-06", "MATCH-14", "ACTION-03")
 @pytest.mark.parametrize(
     ("bring", "cure"),
     [
@@ -257,6 +257,36 @@ async def test_runs_are_counted_by_their_trouble() -> None:
         await api.start("nobodys", workflow_type="refund")
         runs = (await health(api))["operator_metrics"]["runs"]
         assert (runs["repair_needed"], runs["claim_failed"], runs["compatibility_blocked"]) == (1, 1, 1)
+
+
+@pytest.mark.contract("ACTION-03", "ACTION-04")
+async def test_lists_find_runs_by_what_is_wrong_with_them() -> None:
+    """Rows that were deleted, code that is blocked, and a worker that is missing, under a running server."""
+    async with serving(**PATIENT) as api:
+        await states.blocked(api)
+        await api.start("lost")
+        await api.complete(await api.poll(), states.SIGNAL)
+        await api.start("alone", workflow_type="refund")
+        await api.start("fine")
+        await api.complete(await api.poll(), states.TIMER)
+        await api.control("POST", "/workflows/lost/signal/pay", {"input": [1]})
+        await api.world.advance(1)
+        key = await api.server.store.find("default", "lost")
+        assert sql(api, "delete from task where workflow = ?", key) == 1
+
+        async def ids(query: str) -> list[str]:
+            answer = await api.control("GET", f"/flows/running?{query}")
+            assert answer.status_code == 200, answer.text
+            return sorted(one["workflow_id"] for one in answer.json()["flows"])
+
+        assert await ids("task_problem=true") == ["lost", "o-1"]
+        assert await ids("repair_attention=true") == ["alone"]
+        assert await ids("task_problem=false") == ["alone", "fine"]
+        await api.register("worker-2", supported_workflow_types=["refund"])
+        assert await ids("repair_attention=true") == []
+        assert (await api.control("POST", "/workflows/lost/repair", {})).json()["outcome"] == "repair_dispatched"
+        await api.world.advance(1)
+        assert (await api.control("GET", "/workflows/lost/detail")).json()["liveness_state"] == "workflow_task_ready"
 
 
 # -- readiness

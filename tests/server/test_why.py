@@ -503,6 +503,26 @@ async def test_a_long_run_is_explained_from_its_last_pages(monkeypatch: pytest.M
         assert max(reads) <= 200
 
 
+async def test_a_damaged_history_is_said() -> None:
+    async with serving(views=False) as api:
+        await sleeps(api)
+        assert sql(api, "delete from event where sequence = 2") == 1
+        api.server.engine.reload((await api.server.store.find("default", "o-1")) or 0)
+        found = await why(api)
+        assert (found["verb"], found["tone"], found["attention"]) == ("damaged", "danger", "blocked")
+        assert found["sentence"].startswith("Its history is damaged at event 2: missing")
+        assert found["action"]["allowed"] is False
+
+
+async def test_a_pause_names_the_token_that_asked_for_it() -> None:
+    async with serving() as api:
+        await running(api, SIGNAL)
+        made = (await api.control("POST", "/tokens", {"role": "operator"})).json()
+        paused = await api.control("POST", "/workflows/o-1/pause", {}, token=made["token"])
+        assert paused.status_code == 200, paused.text
+        assert f" ago by token {made['token_id']}." in (await why(api))["sentence"]
+
+
 async def test_many_ask_at_once() -> None:
     async with serving() as api:
         await failed_once(api)

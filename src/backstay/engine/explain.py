@@ -15,12 +15,12 @@ from backstay.engine.engine import Engine
 from backstay.engine.facts import FactFinder
 from backstay.engine.projector import Projector
 from backstay.kernel.decision import CommandRecord, RunRow
-from backstay.kernel.event import Recorded
+from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.message import Refused
 from backstay.kernel.views.causes import LINKS, Cause, chain_of, last_of
 from backstay.kernel.views.facts import Facts
 from backstay.kernel.views.summary import RunSummary
-from backstay.kernel.views.why import Why, explain, explain_event
+from backstay.kernel.views.why import Why, explain, explain_damage, explain_event
 from backstay.protocol.requests import ExplainWorkflow
 from backstay.store import RunFilter
 
@@ -46,6 +46,12 @@ class Explainer:
 
     async def explain(self, request: ExplainWorkflow) -> Why:
         row = await self._row(request)
+        try:
+            return await self._explain(row, request)
+        except HistoryDamaged as damage:
+            return explain_damage(row, damage)
+
+    async def _explain(self, row: RunRow, request: ExplainWorkflow) -> Why:
         summary = await self._projector.summary(row)
         if request.event is not None:
             return await self._explain_event(row, summary, request.event)

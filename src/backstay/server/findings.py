@@ -235,7 +235,7 @@ async def _blocked(server: Server, namespace: str, tasks: list[Task]) -> HealthF
         " says by what: deploy corrected code, or `dw repair ID` tries again",
         count=len(reasons),
         oldest=tasks[0].created_at,
-        link="/api/flows/running?liveness_state=workflow_replay_blocked",
+        link="/api/flows/running?attention=blocked",
         action="deploy code that fits, or `dw repair ID`",
         more={"by_reason": by_reason, "runs": named},
     )
@@ -288,7 +288,7 @@ async def _of_runs(server: Server, namespace: str) -> list[HealthFinding]:
                 message=f"{_many(late.instances, 'instance')} should have woken more than {LATE // SECOND} s ago",
                 count=late.instances,
                 oldest=late.oldest,
-                link="/api/system/liveness",
+                link="/api/wakes",
                 action="look whether this machine is overloaded",
             )
         )
@@ -303,7 +303,7 @@ async def _of_runs(server: Server, namespace: str) -> list[HealthFinding]:
                 message=f"{_many(retrying.runs, 'run')} wait for the next attempt of something that failed",
                 count=retrying.runs,
                 oldest=retrying.oldest,
-                link="/api/flows/running?wait_kind=activity",
+                link="/api/flows/running?attention=retrying",
                 action="`dw why ID` has the last error; `dw retry-now ID` tries again at once",
             )
         )
@@ -334,7 +334,7 @@ async def _of_workers(server: Server, namespace: str) -> list[HealthFinding]:
             message=gap.message,
             count=gap.count,
             oldest=gap.oldest,
-            link=f"/api/task-queues/{quote(gap.queue, safe='')}",
+            link=f"/api/task-queues/{quote(gap.queue, safe='')}/tasks",
             action=f"start a worker of queue {gap.queue!r} that has this {gap.missing}",
             more=gap.view(),
         )

@@ -171,7 +171,7 @@ REPAIR_REASONS = {
         _said(
             "waiting_for_compatible_worker",
             "No compatible worker",
-            "The run is pinned to a build that no live worker runs; start one.",
+            "No live worker has the queue, type and build of its next task; start one.",
             "warning",
             badge=True,
         ),

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from backstay.kernel.event import Recorded
+from backstay.kernel.decision import RunRow
+from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.values import Micros
 from backstay.kernel.views.causes import Cause, subject
 from backstay.kernel.views.facts import Facts
@@ -105,6 +106,23 @@ def explain_event(summary: RunSummary, entry: Recorded, chain: Sequence[Cause]) 
         sentence=sentence,
         since=entry.at,
         chain=list(chain),
+    )
+
+
+def explain_damage(row: RunRow, damage: HistoryDamaged) -> Why:
+    """Why nothing can be said about a run, and nothing of it moves: its history cannot be read."""
+    return Why(
+        workflow_id=row.workflow_id,
+        run_id=row.run_id,
+        state="blocked" if row.is_open else row.status,
+        verb="damaged",
+        tone="danger",
+        sentence=f"Its history is damaged at event {damage.sequence}: {damage.why}.",
+        since=row.started_at if row.closed_at is None else row.closed_at,
+        action=HelpfulAction(
+            verb="restore", label="Restore a backup", allowed=False, reason="restore the database from a backup"
+        ),
+        attention="blocked" if row.is_open else None,
     )
 
 
