@@ -1,0 +1,160 @@
+"""What live streams cost: the CPU of a server for one small workflow, with nobody listening and with many streams open.
+
+    python bench/live.py [streams]...     0, 200 and 1,000 unless said otherwise; budget 1.3 times the CPU of none
+
+A server process, a worker with its client in another, and the readers in this one. Half of the streams listen to `runs`, a
+quarter to `overview`, `queues` and `system`, and a quarter to a run of their own that does not move. Workflows are started at a
+steady rate, since a commit that is shared by more of them costs less. The counts are measured in turns, several rounds, and the
+smallest CPU of each counts: other programs only add to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+BUDGET = 1.3
+ROUNDS, COUNT, RATE = 4, 1600, 400
+TOKEN = "live"
+
+
+def start(database: Path) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", "0", "--token", TOKEN]
+    limits = {"DW_MAX_LIVE_STREAMS": "5000", "DW_MAX_LIVE_STREAMS_PER_ADDRESS": "5000"}
+    process = subprocess.Popen(
+        [*command, "--store", f"sqlite:{database}"], stdout=subprocess.PIPE, text=True, env={**os.environ, **limits}
+    )
+    assert process.stdout is not None
+    return process, process.stdout.readline().split()[-1]
+
+
+def cpu(pid: int) -> float:
+    """Seconds of CPU that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Stream:
+    """One stream of the feed; written by hand, because a client library would cost more than the server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self.frames = 0
+        self._reading = asyncio.create_task(self._read(reader))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        while piece := await reader.read(1 << 16):
+            self.frames += piece.count(b"event: moved")
+
+    async def close(self) -> None:
+        self._reading.cancel()
+        self._writer.close()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+
+async def listen(url: str, topics: list[str]) -> Stream:
+    host, _, port = url.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    query = "&".join(f"topic={topic}" for topic in topics)
+    writer.write(f"GET /api/live?{query} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), head
+    await reader.readuntil(b"event: open")
+    return Stream(reader, writer)
+
+
+def topics_of(number: int) -> list[str]:
+    if number % 4 == 2:
+        return ["overview", "queues", "system"]
+    return [f"run:nap-{number % 100}"] if number % 4 == 3 else ["runs"]
+
+
+async def measure(url: str, pid: int, counts: list[int]) -> bool:
+    load = await asyncio.create_subprocess_exec(
+        sys.executable, __file__, "--load", url, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert load.stdin is not None
+    assert load.stdout is not None
+    await load.stdout.readline()
+    best: dict[int, float] = {}
+    for _ in range(ROUNDS):
+        for count in counts:
+            streams = [await listen(url, topics_of(number)) for number in range(count)]
+            before = cpu(pid)
+            load.stdin.write(b"go\n")
+            took = float(await load.stdout.readline())
+            spent = (cpu(pid) - before) / COUNT
+            best[count] = min(best.get(count, spent), spent)
+            frames = sum(stream.frames for stream in streams)
+            print(f"{count} streams: {spent * 1e6:.0f} us a workflow, {COUNT / took:.0f} workflows/s, {frames} frames")
+            for stream in streams:
+                await stream.close()
+    load.stdin.close()
+    await load.wait()
+    none = best[counts[0]]
+    for count in counts:
+        print(f"{count} streams: {best[count] * 1e6:.0f} us of CPU a workflow, {best[count] / none:.2f} times none")
+    return best[counts[-1]] / none <= BUDGET
+
+
+async def load(url: str) -> None:
+    """Run workflows when told to (`go` on stdin), and say how many seconds it took."""
+    from backstay import AsyncClient, AsyncWorker, activity, sleep, workflow
+
+    @activity
+    def greet() -> str:
+        return "hello"
+
+    @workflow
+    def hello() -> str:
+        return greet()
+
+    @workflow
+    def nap() -> None:
+        sleep("1d")
+
+    told = asyncio.StreamReader()
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(told), sys.stdin)
+    async with AsyncWorker(url, [hello, nap, greet], token=TOKEN), AsyncClient(url, token=TOKEN) as client:
+        for number in range(100):
+            await client.start(nap, f"nap-{number}")
+
+        async def steadily(count: int) -> None:
+            began, running = loop.time(), list[asyncio.Task[str]]()
+            for number in range(count):
+                running.append(asyncio.create_task(client.execute(hello, None)))
+                await asyncio.sleep(max(began + (number + 1) / RATE - loop.time(), 0))
+            await asyncio.gather(*running)
+
+        await steadily(RATE)
+        print("ready", flush=True)
+        while await told.readline():
+            began = loop.time()
+            await steadily(COUNT)
+            print(loop.time() - began, flush=True)
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--load"]:
+        asyncio.run(load(sys.argv[2]))
+        return 0
+    counts = [int(count) for count in sys.argv[1:]] or [0, 200, 1000]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, max(counts) * 2 + 1000), hard), hard))
+    with tempfile.TemporaryDirectory() as directory:
+        process, url = start(Path(directory) / "live.db")
+        try:
+            return 0 if asyncio.run(measure(url, process.pid, counts)) else 1
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
