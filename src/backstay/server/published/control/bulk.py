@@ -17,6 +17,7 @@ from backstay.server.bulk_records import Action, BulkOperation, BulkProgress, Bu
 from backstay.server.bulk_selection import count_runs_of, filters_in, narrowed, select_ids
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.origin import origin, source
 from backstay.server.published.control.commands import Reason, RequestId, SignalBody, arguments_of
 from backstay.server.published.control.run_lists import query_in
 from backstay.server.rehearsal import RehearsalServer, would_write
@@ -101,18 +102,9 @@ def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperatio
         named=named,
         request_id=body.request_id or request.headers.get("x-request-id"),
         fingerprint=sha256(msgspec.json.encode(intent)).hexdigest(),
-        source="http",
-        context=_context(request),
+        source=source(request),
+        context=origin(request),
     )
-
-
-def _context(request: HttpRequest) -> dict[str, Any]:
-    context = {
-        "route": request.path,
-        "caller": request.headers.get("x-workflow-caller-label"),
-        "auth": sorted(request.roles),
-    }
-    return {"request": {name: value for name, value in context.items() if value is not None}}
 
 
 def _repeated(server: Server, bulk: BulkOperation) -> BulkOperation | None:
