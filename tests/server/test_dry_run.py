@@ -7,6 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
+from backstay.engine import rehearsal as rehearsals
 from backstay.server.rehearsal import has_dry_run
 from backstay.server.router import Route
 from backstay.server.routes import ROUTES
@@ -184,6 +185,31 @@ async def test_a_dry_run_says_that_a_command_would_be_rejected_and_why() -> None
         ).json()
         assert (again["accepted"], again["reason"]) == (False, "instance_already_started")
         assert rows(api) == before
+
+
+async def test_a_dry_run_of_a_long_run_is_folded_beside_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is decided on the same state, which is read in pages."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("a long history was read at once")
+
+    async with serving() as api:
+        await api.register()
+        await api.start("o-1")
+        steps = [{"type": "record_side_effect", "result": number} for number in range(rehearsals.SHORT + 100)]
+        assert (await api.complete(await api.poll(), *steps, WAIT)).status_code == 200
+        monkeypatch.setattr(rehearsals.RehearsalStore, "load", refused)
+        told = (await api.control("POST", "/workflows/o-1/signal/approve?dry_run=1", {})).json()
+        assert told["accepted"] is True, told
+        assert told["would_write"]["events"][0]["event_type"] == "SignalReceived"
+        expected = [event["sequence"] for event in told["would_write"]["events"]]
+        before = len(await api.history("o-1"))
+        assert expected[0] == before + 1
+        bulk = {"action": "terminate", "filter": {"queue": "q"}}
+        assert (await api.control("POST", "/bulk?dry_run=1", bulk)).json()["examples"][0]["outcome"] == "terminated"
+        await api.control("POST", "/workflows/o-1/signal/approve", {})
+        written = (await api.history("o-1"))[before:]
+        assert [event["event_type"] for event in written] == [e["event_type"] for e in told["would_write"]["events"]]
 
 
 async def test_a_dry_run_is_decided_on_what_is_on_disk() -> None:

@@ -11,16 +11,21 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from backstay.engine.api import Api, Exporter
+from backstay.engine.cache import CachedInstance
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.matching import Matching
 from backstay.engine.projector import Projector
+from backstay.engine.slices import Slices
 from backstay.engine.workflow_commands import Payloads
 from backstay.engine.world import World
 from backstay.kernel.decision import Decision
+from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.store import ALL, Applied, Loaded, Ready, RegistryEntry, Store, Unavailable
 from backstay.store.views import ViewChanges
+
+SHORT = 500  # events of a history that is read and folded at once
 
 
 class RehearsalStore:
@@ -115,3 +120,27 @@ class Rehearsal:
         projector = Projector(self.engine, EngineHooks(), active=False)
         self.api = Api(self.engine, payloads, exporter, guest=True, unoffered=unoffered, projector=projector)
         self.api.stop_waiting(over)
+        self._slices = Slices(live.world, live.store)
+
+    async def prepare(self, namespace: str, workflow_id: str) -> None:
+        """Fold an instance whose history is long beside the engine's thread, before something is decided for it."""
+        store, engine = self.store, self.engine
+        key = await store.find(namespace, workflow_id)
+        opening = None if key is None else await engine.store.opening(key)
+        if opening is None or opening.run is None or opening.row.length <= SHORT:
+            return
+        row, run_row = opening.row, opening.run
+        instance = engine.loading.blank(row, run_row)
+        run = instance.current
+
+        def fold(page: Sequence[Recorded]) -> None:
+            for entry in page:
+                engine.machine.evolve(instance, run, entry)
+
+        await self._slices.through(run.key, fold, last=row.length)
+        if (run.length, run.checksum) != (row.length, row.checksum):
+            return  # the usual way of reading it says what is wrong
+        engine.machine.fold(instance, run, ())
+        engine.loading.add_rows(instance, row, run_row, opening.tasks)
+        engine.cache.add(CachedInstance(instance, None))
+        store.run_ids[run.key] = run.run_id

@@ -53,6 +53,7 @@ class RehearsalServer:
             over=lambda: unsupported("it waits for something that a dry run does not cause"),
         )
         self.wrote = rehearsal.store
+        self.prepare = rehearsal.prepare
         store = self.store = cast("Store", rehearsal.store)
         self.engine = rehearsal.engine
         self.api = rehearsal.api
@@ -98,6 +99,8 @@ async def rehearse(server: Server, route: Route, request: HttpRequest) -> HttpRe
     stage = RehearsalServer(server)
     answer: Mapping[str, Any] | HttpResponse
     try:
+        if "workflow_id" in request.params:
+            await stage.prepare(request.namespace, request.params["workflow_id"])
         handled: Any = route.handler(cast("Server", stage), request)
         answer = await handled if isawaitable(handled) else handled
     except Exception as error:

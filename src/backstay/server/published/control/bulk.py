@@ -154,6 +154,7 @@ async def _rehearsed(server: Server, bulk: BulkOperation, examples: list[RunRow]
     shown: list[dict[str, Any]] = []
     for row in examples[:EXAMPLES]:
         stage = RehearsalServer(server)
+        await stage.prepare(row.namespace, row.workflow_id)
         done = await command_run(stage.api, bulk, BulkRun(row.workflow_id, row.run_id))
         wrote = await would_write(stage.wrote)
         shown.append(
