@@ -1,11 +1,13 @@
-"""What live streams cost: the CPU of a server for one small workflow, with nobody listening and with many streams open.
+"""What live streams cost a server: CPU a second and a frame, and for one small workflow.
 
-    python bench/live.py [streams]...     0, 200 and 1,000 unless said otherwise; budget 1.3 times the CPU of none
+    python bench/live.py [streams]...     0, 200 and 1,000 unless said otherwise
 
 A server process, a worker with its client in another, and the readers in this one. Half of the streams listen to `runs`, a
-quarter to `overview`, `queues` and `system`, and a quarter to a run of their own that does not move. Workflows are started at a
-steady rate, since a commit that is shared by more of them costs less. The counts are measured in turns, several rounds, and the
-smallest CPU of each counts: other programs only add to it.
+quarter to `overview`, `queues` and `system`, and a quarter to a run of their own that does not move. Three modes, in turns:
+`trickle`, ten workflows a second, where what streams cost a second stands out; frames are coalesced, so that does not grow with
+the rate of workflows. `steady`, at a fixed rate, and `fast`, with fifty in flight, tell the CPU of a workflow. On a machine that
+others use those two vary by more than streams cost: read their spread before their ratio. What 1,000 streams may cost is 0.3
+times the CPU of a workflow at 1,000 workflows a second.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-BUDGET = 1.3
-ROUNDS, COUNT, RATE = 4, 1600, 400
+ROUNDS, IN_FLIGHT = 4, 50
+MODES = {"trickle": (80, 10), "steady": (1000, 200), "fast": (1000, 0)}
+"""How many workflows, and how many of them a second; 0: as fast as they go."""
 TOKEN = "live"
 
 
@@ -74,32 +79,37 @@ def topics_of(number: int) -> list[str]:
     return [f"run:nap-{number % 100}"] if number % 4 == 3 else ["runs"]
 
 
-async def measure(url: str, pid: int, counts: list[int]) -> bool:
+async def measure(url: str, pid: int, counts: list[int]) -> None:
     load = await asyncio.create_subprocess_exec(
         sys.executable, __file__, "--load", url, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert load.stdin is not None
     assert load.stdout is not None
     await load.stdout.readline()
-    best: dict[int, float] = {}
-    for _ in range(ROUNDS):
-        for count in counts:
-            streams = [await listen(url, topics_of(number)) for number in range(count)]
-            before = cpu(pid)
-            load.stdin.write(b"go\n")
-            took = float(await load.stdout.readline())
-            spent = (cpu(pid) - before) / COUNT
-            best[count] = min(best.get(count, spent), spent)
-            frames = sum(stream.frames for stream in streams)
-            print(f"{count} streams: {spent * 1e6:.0f} us a workflow, {COUNT / took:.0f} workflows/s, {frames} frames")
-            for stream in streams:
-                await stream.close()
+    found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
+    for mode, count in [(mode, count) for _ in range(ROUNDS) for mode in MODES for count in counts]:
+        streams = [await listen(url, topics_of(number)) for number in range(count)]
+        before = cpu(pid)
+        load.stdin.write(mode.encode() + b"\n")
+        took = float(await load.stdout.readline())
+        spent = cpu(pid) - before
+        frames = sum(stream.frames for stream in streams) / took
+        found.setdefault((mode, count), []).append((spent / took, spent / MODES[mode][0], frames))
+        for stream in streams:
+            await stream.close()
     load.stdin.close()
     await load.wait()
-    none = best[counts[0]]
-    for count in counts:
-        print(f"{count} streams: {best[count] * 1e6:.0f} us of CPU a workflow, {best[count] / none:.2f} times none")
-    return best[counts[-1]] / none <= BUDGET
+    for (mode, count), rounds in found.items():
+        a_second, each, frames = zip(*rounds, strict=True)
+        print(
+            f"{mode}, {count} streams: {span(a_second, 1e3)} ms of CPU a second, {span(each, 1e6)} us a workflow,"
+            f" {span(frames, 1)} frames a second"
+        )
+
+
+def span(values: Sequence[float], unit: float) -> str:
+    """The smallest, the median and the largest of the rounds."""
+    return f"{min(values) * unit:.0f}/{statistics.median(values) * unit:.0f}/{max(values) * unit:.0f}"
 
 
 async def load(url: str) -> None:
@@ -125,18 +135,27 @@ async def load(url: str) -> None:
         for number in range(100):
             await client.start(nap, f"nap-{number}")
 
-        async def steadily(count: int) -> None:
+        async def steadily(count: int, rate: int) -> None:
             began, running = loop.time(), list[asyncio.Task[str]]()
             for number in range(count):
                 running.append(asyncio.create_task(client.execute(hello, None)))
-                await asyncio.sleep(max(began + (number + 1) / RATE - loop.time(), 0))
+                await asyncio.sleep(max(began + (number + 1) / rate - loop.time(), 0))
             await asyncio.gather(*running)
 
-        await steadily(RATE)
+        await steadily(200, 200)
         print("ready", flush=True)
-        while await told.readline():
+
+        async def some(count: int) -> None:
+            for _ in range(count):
+                await client.execute(hello, None)
+
+        while line := await told.readline():
             began = loop.time()
-            await steadily(COUNT)
+            count, rate = MODES[line.decode().strip()]
+            if rate:
+                await steadily(count, rate)
+            else:
+                await asyncio.gather(*(some(count // IN_FLIGHT) for _ in range(IN_FLIGHT)))
             print(loop.time() - began, flush=True)
 
 
@@ -150,7 +169,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         process, url = start(Path(directory) / "live.db")
         try:
-            return 0 if asyncio.run(measure(url, process.pid, counts)) else 1
+            asyncio.run(measure(url, process.pid, counts))
+            return 0
         finally:
             process.terminate()
             process.wait(60)
