@@ -49,6 +49,7 @@ OWN = {
     "GET /metrics",
     *("GET " + path for path in ("/api/flows/definition", "/api/flows/{bucket}/count", "/api/suggest")),
     *("POST /api/call/" + verb for verb in ("list-workflows", "list-schedules", "search-runs", "count-runs")),
+    "GET /api/stats",
     # Makes something of one's own, which may have the name that something has elsewhere.
     *("POST " + path for path in ("/api/workflows", "/api/activities", "/api/schedules", "/api/saved-views")),
     "POST /api/schedules/preview",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from backstay.server.auth import EVERY
+from backstay.server.boundary import through_boundary
 from backstay.server.documents import openapi, stream_document
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.native import call_batches, client_routes, worker_routes
@@ -120,4 +121,4 @@ _DECLARED = [
     Route("GET", "/api/asyncapi.json", asyncapi_document, "open", EVERY),
 ]
 
-ROUTES = with_viewers(_DECLARED)
+ROUTES = through_boundary(with_viewers(_DECLARED))

@@ -29,6 +29,7 @@ from backstay.server.admission import QueueAdmission
 from backstay.server.auth import Authenticator
 from backstay.server.browser import BrowserSessions, WrongTokens
 from backstay.server.bulk import BulkOperations
+from backstay.server.dashboard import Dashboard
 from backstay.server.discovery import server_capabilities
 from backstay.server.exporting import exporting
 from backstay.server.feed import LiveFeed
@@ -38,6 +39,7 @@ from backstay.server.loop_watch import LoopWatch
 from backstay.server.metrics import Observer
 from backstay.server.namespaces import Namespaces
 from backstay.server.native.worker_links import WorkerLinks
+from backstay.server.observability import StandardObservability, observability
 from backstay.server.overview import Overviews
 from backstay.server.queue_views import QueueViews
 from backstay.server.registry import StoredRegistry
@@ -64,6 +66,7 @@ class Server:
         signs = settings.auth == "signature"
         self.signatures = Signatures(settings.signature_key or "", lambda: self.now) if signs else None
         self._exporting = exporting(settings)
+        self._observability = observability(settings.observability)
         self.capabilities = msgspec.Raw(msgspec.json.encode(server_capabilities(settings)))
         self.draining = False
         self.parked = 0
@@ -146,7 +149,7 @@ class Server:
         self.api: Api = self.node.api
         self.feed = LiveFeed(self.engine, settings, self._revision)
         self.retention = Retention(self.engine, self.namespaces, settings)
-        self.observer = Observer(self)
+        self.observer = self._observability(StandardObservability(Observer(self).metrics, Dashboard(store, world.now)))
         self.queues = QueueViews(self.engine, self.workers, self.admission, self.rates)
         self.overviews = Overviews(self.node, self.queues, self.fleet, settings)
         self.worker_links = WorkerLinks(self)

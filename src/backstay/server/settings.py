@@ -62,6 +62,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     export_signing_key: str | None = None
     export_signing_key_id: str | None = None
     export_redactor: str | None = None
+    observability: str | None = None
 
     session_lifetime_seconds: Annotated[int, Meta(ge=60, le=30 * 86_400)] = 12 * 3600
 

@@ -114,6 +114,14 @@ SECTIONS = [
         },
     ),
     Section(
+        "What operators read",
+        {
+            "observability": "`package.module:function`, called with the standard observability object of the server; what"
+            " it returns answers dashboard, metrics, health, overview, lists, details and exports",
+        },
+        "How to [replace what operators read](../how-to/observability.md#replace-what-operators-read).",
+    ),
+    Section(
         "Long histories",
         {
             "continue_as_new_event_threshold": "events of a run at which lists and metrics recommend `continue_as_new`."

@@ -1,0 +1,52 @@
+"""Which routes go through the observability boundary, and by which of its methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import wraps
+from typing import Any
+
+from backstay.server.http_messages import HttpRequest
+from backstay.server.observability import Answer
+from backstay.server.router import Route
+
+_RUN = "/api/workflows/{workflow_id}"
+_OF_A_RUN = ("/detail", "/why", "/summary", "/outline", "/history", "/events/{n}", "/activities", "/waits", "/messages")
+_MORE_OF_A_RUN = ("/failures", "/lineage", "/at/{n}", "/replay-difference")
+
+BOUNDARY = {
+    "/api/system/health": "health",
+    "/api/overview": "overview",
+    "/api/wakes": "overview",
+    "/api/task-queues": "overview",
+    "/api/task-queues/{queue}": "overview",
+    "/api/flows/{bucket}": "runs",
+    "/api/flows/{bucket}/count": "runs",
+    "/api/workflows": "runs",
+    "/api/suggest": "runs",
+    f"{_RUN}/runs": "runs",
+    _RUN: "detail",
+    f"{_RUN}/runs/{{run_id}}": "detail",
+    **{f"{place}{part}": "detail" for place in (_RUN, f"{_RUN}/runs/{{run_id}}") for part in _OF_A_RUN},
+    **{f"{place}{part}": "detail" for place in (_RUN, f"{_RUN}/runs/{{run_id}}") for part in _MORE_OF_A_RUN},
+    f"{_RUN}/runs/{{run_id}}/history/export": "export",
+}
+"""The method of the boundary that each route goes through. Metrics and the dashboard have methods of their own."""
+
+
+def through_boundary(routes: Iterable[Route]) -> list[Route]:
+    """The routes, with those that operators read going through the boundary of the server."""
+    return [
+        route._replace(handler=_through(route.handler, method))
+        if route.method == "GET" and (method := BOUNDARY.get(route.path)) is not None
+        else route
+        for route in routes
+    ]
+
+
+def _through(handler: Any, method: str) -> Any:
+    @wraps(handler)
+    async def read(server: Any, request: HttpRequest) -> Answer:
+        return await getattr(server.observer, method)(request, lambda: handler(server, request))
+
+    return read
