@@ -419,6 +419,12 @@ class MemoryStore:
         return found if limit is None else found[:limit]
 
     @as_ready
+    def last_command(self, workflow: int, command_type: str) -> CommandRecord | None:
+        self._seam.read(self)
+        found = [record for record in self.disk.commands.get(workflow, ()) if record.command_type == command_type]
+        return found[-1] if found else None
+
+    @as_ready
     def command(self, workflow: int, command_type: str, request_id: str) -> CommandRecord | None:
         self._seam.read(self)
         for record in self.disk.commands.get(workflow, ()):

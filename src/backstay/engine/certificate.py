@@ -15,8 +15,8 @@ from msgspec import Struct
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.periodic import PeriodicJob
+from backstay.kernel.spans import iso
 from backstay.kernel.values import SECOND, Micros
-from backstay.protocol.history import iso
 from backstay.store.views import ResumeCounts
 
 EVERY = 20 * SECOND

@@ -7,8 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from backstay.engine.engine import Engine
+from backstay.kernel.spans import iso
 from backstay.kernel.values import Micros
-from backstay.protocol.history import iso
 
 
 class FleetGap(Struct, frozen=True, kw_only=True):

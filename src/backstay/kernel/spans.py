@@ -34,3 +34,8 @@ def utc(at: Micros, now: Micros) -> str:
     then = moment(at)
     pattern = "%H:%M:%S UTC" if then.date() == moment(now).date() else "%Y-%m-%d %H:%M:%S UTC"
     return then.strftime(pattern)
+
+
+def iso(at: Micros) -> str:
+    """A point in time for programs: `2026-01-31T12:00:00.000000Z`."""
+    return moment(at).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

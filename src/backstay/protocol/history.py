@@ -9,7 +9,6 @@ import base64
 import gzip
 import zlib
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
@@ -22,6 +21,7 @@ from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.message_stream import SIGNAL, MessageCursorCarried, MessageReceived
 from backstay.kernel.features.signal import SignalApplied, SignalReceived
 from backstay.kernel.features.update import UpdateAccepted
+from backstay.kernel.spans import iso as iso
 from backstay.kernel.values import CODEC, Micros, event_id
 from backstay.protocol.payloads import preview
 
@@ -30,13 +30,7 @@ COMPRESS_ABOVE = 50
 MESSAGE = "durable-workflow.v2.message-stream.message"
 MESSAGE_CURSOR = "durable-workflow.v2.message-stream.cursor"
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _times: dict[type[Struct], frozenset[str]] = {}
-
-
-def iso(at: Micros) -> str:
-    """Microseconds since the epoch as `2026-01-31T12:00:00.000000Z`."""
-    return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def to_wire(entry: Recorded, run_id: str) -> dict[str, Any]:
