@@ -79,7 +79,7 @@ def allowed(route: Route) -> str:
 
 
 async def test_every_route_is_for_its_roles_alone_on_both_ways() -> None:
-    tokens = {"worker_token": "w", "viewer_token": "v", "operator_token": "o", "admin_token": "a"}
+    tokens: dict[str, Any] = {"worker_token": "w", "viewer_token": "v", "operator_token": "o", "admin_token": "a"}
     async with serving(**tokens) as api, line(api) as ours:
         for route in ROUTES:
             path = re.sub(r"\{\w+\}", "zz", route.path)

@@ -29,6 +29,7 @@ COMMANDS = {
     "unpause": "backstay.cli.lifecycle:unpause",
     "retry-now": "backstay.cli.lifecycle:retry_now",
     "archive": "backstay.cli.lifecycle:archive",
+    "audit": "backstay.cli.audit",
     "bulk": "backstay.cli.bulk",
     "replay": "backstay.cli.replay",
     "repair": "backstay.cli.repair",

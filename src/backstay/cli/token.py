@@ -61,6 +61,7 @@ def create(role: Any, no_payloads: bool, namespace: str | None, note: str | None
         world = reader.world
         token, secret = new_token(world.ids.ulid(), role, world.now(), place, note, payloads=payloads)
         _keep(reader, token.id, token)
+        _note(reader, "token.create", token.id, place, role)
     _show(token.id, role, place, secret)
 
 
@@ -107,9 +108,11 @@ def revoke(id: str, path: options.Place) -> None:
         click.echo(f"{id}: revoked")
         return
     with StoreReader(path) as reader:
-        if all(token.id != id for token in _all(reader)):
+        known = next((token for token in _all(reader) if token.id == id), None)
+        if known is None:
             raise Missing(f"there is no token {id}; dw token list shows those there are")
         _keep(reader, id, None)
+        _note(reader, "token.revoke", id, known.namespace, known.role)
     click.echo(f"{id}: revoked")
 
 
@@ -123,17 +126,35 @@ def _all(reader: Any) -> list[Any]:
     ]
 
 
-def _keep(reader: Any, id: str, token: Any) -> None:
+def _note(reader: Any, action: str, id: str, namespace: str | None, role: str) -> None:
+    """Leave an entry for the audit."""
+    from backstay.protocol.origin import of_process
+    from backstay.server.system_actions import KIND, SystemAction
+
+    world = reader.world
+    entry = SystemAction(
+        id=world.ids.ulid(),
+        at=world.now(),
+        action=action,
+        source="dw",
+        target=id,
+        namespace=namespace,
+        details={"role": role},
+        request=of_process()["request"],
+    )
+    _keep(reader, entry.id, entry, KIND)
+
+
+def _keep(reader: Any, id: str, entry: Any, kind: str = "token") -> None:
     import msgspec
 
     from backstay.cli.problems import as_problems
-    from backstay.server.tokens import KIND
     from backstay.store import RegistryEntry
 
     failed: list[Any] = []
     with as_problems():
         reader.store.keep(
-            RegistryEntry(KIND, "", id, None if token is None else msgspec.json.encode(token)), failed.append
+            RegistryEntry(kind, "", id, None if entry is None else msgspec.json.encode(entry)), failed.append
         )
         if failed and failed[0] is not None:
             raise failed[0]

@@ -24,6 +24,7 @@ from backstay.kernel.views.timers import TimerView, timers
 from backstay.kernel.views.waits import WaitView, back, newest_waits, waits
 from backstay.kernel.words import About
 from backstay.protocol.history import iso, operator_event
+from backstay.protocol.origin import shown_origin
 from backstay.protocol.payloads import envelope
 from backstay.protocol.plain import innermost, plain
 from backstay.protocol.requests import Description
@@ -195,6 +196,7 @@ def _command(record: CommandRecord, made: SignalView | UpdateView | None) -> dic
     signal = made if isinstance(made, SignalView) else None
     update = made if isinstance(made, UpdateView) else None
     return shown | {
+        **shown_origin(record),
         "command_sequence": record.sequence,
         "recorded_at": shown["at"],
         "signal_id": None if signal is None else signal.signal_id,

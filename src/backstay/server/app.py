@@ -63,6 +63,11 @@ class App:
             return rehearse(self.server, route, request)
         return route.handler(self.server, request)
 
+    async def record(self, route: Route, request: HttpRequest, answer: HttpResponse) -> None:
+        """Keep what a request has done to the server itself, for the audit."""
+        server = self.server
+        await server.system_actions.record(server.engine.world.ids.ulid(), server.now, route.path, request, answer)
+
     def count(self, route: Route | None, status: int) -> None:
         """Count a request that is answered. Whatever callers ask for, these are no more than routes and statuses."""
         self._requests[("", "none", status) if route is None else (route.method, route.path, status)] += 1

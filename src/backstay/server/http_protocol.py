@@ -363,13 +363,15 @@ class HttpProtocol(asyncio.Protocol):
     ) -> None:
         try:
             answer = await handler
+            if not isinstance(answer, HttpResponse):
+                answer = HttpResponse(answer)
+            if route.changes and answer.status < 300 and not request.dry_run:
+                await self._app.record(route, request, answer)
         except ClientDisconnected:
             self._transport.close()
             return
         except Exception as error:
             answer = error_response(request, error)
-        if not isinstance(answer, HttpResponse):
-            answer = HttpResponse(answer)
         if not request.caller.payloads and not route.payload_free and (answer.raw, answer.parts) != (None, None):
             if answer.parts is not None:
                 await answer.parts.aclose()

@@ -12,6 +12,7 @@ from backstay.server.native import call_batches, client_routes, worker_routes
 from backstay.server.published.control import (
     activities,
     attributes,
+    audit,
     bulk,
     commands,
     detail,
@@ -108,6 +109,7 @@ _DECLARED = [
     *attributes.ROUTES,
     *system.ROUTES,
     *maintenance.ROUTES,
+    *audit.ROUTES,
     *projections.ROUTES,
     *prometheus.ROUTES,
     *webhooks.ROUTES,

@@ -51,6 +51,7 @@ from backstay.server.sessions import SessionRegistry
 from backstay.server.settings import Settings
 from backstay.server.signatures import Signatures
 from backstay.server.sweep_policy import SweepPolicy
+from backstay.server.system_actions import SystemActions
 from backstay.server.tokens import Tokens
 from backstay.server.workers import WorkerRegistry
 from backstay.store import Unavailable
@@ -97,6 +98,7 @@ class Server:
         self.browser_sessions = BrowserSessions(
             store, world.now, settings.session_lifetime_seconds, tls=settings.tls_certificate is not None
         )
+        self.system_actions = SystemActions(store)
         self.wrong_tokens = WrongTokens(world.now)
         self.authenticator = Authenticator(settings, self.tokens, self.browser_sessions)
         self.attributes = StoredRegistry(store, "search_attribute", str)
@@ -220,6 +222,7 @@ class Server:
             self.saved_views,
             self.tokens,
             self.browser_sessions,
+            self.system_actions,
             self.bulks,
         ):
             await registry.load()

@@ -141,6 +141,15 @@ class Located(NamedTuple):
     run: int
 
 
+class LoggedCommand(NamedTuple):
+    """The record of a command with its place in the order of all commands, and the instance that it was for."""
+
+    position: int
+    namespace: str
+    workflow_id: str
+    record: CommandRecord
+
+
 class RegistryEntry(NamedTuple):
     """One entry of the registry: what a server keeps beside workflows. `body` None removes it."""
 
@@ -352,6 +361,14 @@ class Store(FiguresStore, MeasuresStore, Protocol):
 
     def commands(self, workflow: int, skip: int = 0, limit: int | None = None) -> Awaitable[list[CommandRecord]]:
         """The records of commands in the order in which they were decided. They are only ever added to."""
+        ...
+
+    def command_sizes(self, before: int, limit: int, workflow: int | None) -> Awaitable[list[int]]:
+        """The sizes of the records that `command_log` would read."""
+        ...
+
+    def command_log(self, before: int, limit: int, workflow: int | None) -> Awaitable[list[LoggedCommand]]:
+        """Commands of all instances, or of one, before a position: the newest first."""
         ...
 
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:

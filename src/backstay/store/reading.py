@@ -18,7 +18,18 @@ from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpa
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
-from backstay.store import HistorySizes, Loaded, Located, Opening, Ready, RegistryEntry, StatusCount, StoredSend, rows
+from backstay.store import (
+    HistorySizes,
+    Loaded,
+    Located,
+    LoggedCommand,
+    Opening,
+    Ready,
+    RegistryEntry,
+    StatusCount,
+    StoredSend,
+    rows,
+)
 from backstay.store.counting import RunCounts, count, ready_groups, suggest
 from backstay.store.figures import Figures
 from backstay.store.measures import Measures
@@ -187,6 +198,14 @@ class Reading(Figures, Measures):
         asked = (workflow, _EVERYTHING if limit is None else limit, skip)
         return self._ask("commands", asked, lambda found: [rows.command(row) for row in found])
 
+    def command_sizes(self, before: int, limit: int, workflow: int | None) -> Awaitable[list[int]]:
+        query, given = _in_log("command_sizes", before, limit, workflow)
+        return self._ask(query, given, lambda found: [size for (size,) in found])
+
+    def command_log(self, before: int, limit: int, workflow: int | None) -> Awaitable[list[LoggedCommand]]:
+        query, given = _in_log("command_log", before, limit, workflow)
+        return self._ask(query, given, lambda found: [_logged(row) for row in found])
+
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
         asked = (workflow, command_type, request_id)
         return self._ask("command_by_request", asked, lambda found: rows.command(found[0]) if found else None)
@@ -279,6 +298,16 @@ class Reading(Figures, Measures):
 
     def run_by_key(self, key: int) -> Awaitable[RunRow | None]:
         return self._ask("run_by_key", (key,), lambda found: rows.run(found[0]) if found else None)
+
+
+def _logged(row: Row) -> LoggedCommand:
+    position, namespace, workflow_id, *record = row
+    return LoggedCommand(position, namespace, workflow_id, rows.command(record))
+
+
+def _in_log(query: str, before: int, limit: int, workflow: int | None) -> tuple[str, tuple[int, ...]]:
+    """The query and its parameters, for all instances or for one."""
+    return (query, (before, limit)) if workflow is None else (f"{query}_of", (workflow, before, limit))
 
 
 def _possible(name: str) -> bool:

@@ -60,6 +60,40 @@ where workflow = $1
 order by position desc
 limit 1
 
+-- name: command_sizes
+select octet_length(body)
+from command
+where position < $1
+order by position desc
+limit $2
+
+-- name: command_sizes_of
+select octet_length(body)
+from command
+where workflow = $1
+  and position < $2
+order by position desc
+limit $3
+
+-- name: command_log
+select command.position, workflow.namespace, workflow.workflow_id, command.sequence, command.request_id, command.command_type,
+  command.body
+from command
+join workflow on workflow.key = command.workflow
+where command.position < $1
+order by command.position desc
+limit $2
+
+-- name: command_log_of
+select command.position, workflow.namespace, workflow.workflow_id, command.sequence, command.request_id, command.command_type,
+  command.body
+from command
+join workflow on workflow.key = command.workflow
+where command.workflow = $1
+  and command.position < $2
+order by command.position desc
+limit $3
+
 -- name: keep
 insert into registry (kind, namespace, name, body)
 values ($1, $2, $3, $4)

@@ -52,6 +52,7 @@ COUNTS = frozenset(
         *(f"count_orphans_of_{view}" for view in VIEWS),
         *("resume_page", "stranded_page"),
         *MEASURES,
+        *("command_sizes", "command_sizes_of", "command_log", "command_log_of"),
     )
 )  # these read whole tables; only operators and background jobs ask for them
 

@@ -38,6 +38,43 @@ where workflow = ?
 order by rowid desc
 limit 1
 
+-- name: command_sizes
+select length(body)
+from command
+where rowid < ?
+order by rowid desc
+limit ?
+
+-- name: command_sizes_of
+select length(body)
+from command
+where workflow = ?
+  and rowid < ?
+order by rowid desc
+limit ?
+
+-- name: command_log
+-- Joined in this order, the table of commands is read backwards, and never sorted.
+select command.rowid, workflow.namespace, workflow.workflow_id, command.sequence, command.request_id, command.command_type,
+  command.body
+from command
+cross join workflow
+where workflow.key = command.workflow
+  and command.rowid < ?
+order by command.rowid desc
+limit ?
+
+-- name: command_log_of
+select command.rowid, workflow.namespace, workflow.workflow_id, command.sequence, command.request_id, command.command_type,
+  command.body
+from command
+cross join workflow
+where workflow.key = command.workflow
+  and command.workflow = ?
+  and command.rowid < ?
+order by command.rowid desc
+limit ?
+
 -- name: keep
 insert or replace into registry (kind, namespace, name, body)
 values (?, ?, ?, ?)

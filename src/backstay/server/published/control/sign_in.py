@@ -56,7 +56,7 @@ async def sign_in(server: Server, request: HttpRequest) -> HttpResponse:
         request.address,
     )
     cookie = server.browser_sessions.cookie(headers, secret, server.browser_sessions.lifetime_seconds)
-    caller = caller._replace(session_id=session.id, method="session")
+    caller = request.caller = caller._replace(session_id=session.id, method="session")
     return HttpResponse(_shown(server, caller) | {"outcome": "signed_in"}, 201, headers=_cookie(cookie))
 
 
@@ -67,7 +67,8 @@ async def who(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 async def sign_out(server: Server, request: HttpRequest) -> HttpResponse:
     """End the session of the caller, and delete its cookie."""
-    session_id = _caller(server, request).session_id
+    request.caller = _caller(server, request)
+    session_id = request.caller.session_id
     if session_id is None:
         raise invalid("cookie", "this request has no session to end: it came with another credential than the cookie")
     await server.browser_sessions.end(session_id)
