@@ -45,7 +45,7 @@ OWN = {
     *("GET " + path for path in ("/api/task-queues/{queue}/tasks", "/api/overview", "/api/wakes")),
     *("GET /api/system/" + name for name in ("operator-metrics", "metrics", "health", "repair", "retention")),
     "GET /api/system/activity-timeouts",
-    "GET /api/cluster/info",
+    *("GET /api/cluster/info", "GET /api/audit"),
     "GET /metrics",
     *("GET " + path for path in ("/api/flows/definition", "/api/flows/{bucket}/count", "/api/suggest")),
     *("POST /api/call/" + verb for verb in ("list-workflows", "list-schedules", "search-runs", "count-runs")),

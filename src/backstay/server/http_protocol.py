@@ -365,7 +365,7 @@ class HttpProtocol(asyncio.Protocol):
             answer = await handler
             if not isinstance(answer, HttpResponse):
                 answer = HttpResponse(answer)
-            if route.changes and answer.status < 300 and not request.dry_run:
+            if route.changes and answer.status < 300 and not (request.dry_run or answer.body.get("dry_run")):
                 await self._app.record(route, request, answer)
         except ClientDisconnected:
             self._transport.close()

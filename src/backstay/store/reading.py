@@ -199,12 +199,14 @@ class Reading(Figures, Measures):
         return self._ask("commands", asked, lambda found: [rows.command(row) for row in found])
 
     def command_sizes(self, before: int, limit: int, workflow: int | None) -> Awaitable[list[int]]:
-        query, given = _in_log("command_sizes", before, limit, workflow)
-        return self._ask(query, given, lambda found: [size for (size,) in found])
+        if workflow is None:
+            return self._ask("command_sizes", (before, limit), _numbers)
+        return self._ask("command_sizes_of", (workflow, before, limit), _numbers)
 
     def command_log(self, before: int, limit: int, workflow: int | None) -> Awaitable[list[LoggedCommand]]:
-        query, given = _in_log("command_log", before, limit, workflow)
-        return self._ask(query, given, lambda found: [_logged(row) for row in found])
+        if workflow is None:
+            return self._ask("command_log", (before, limit), _logged)
+        return self._ask("command_log_of", (workflow, before, limit), _logged)
 
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
         asked = (workflow, command_type, request_id)
@@ -300,14 +302,12 @@ class Reading(Figures, Measures):
         return self._ask("run_by_key", (key,), lambda found: rows.run(found[0]) if found else None)
 
 
-def _logged(row: Row) -> LoggedCommand:
-    position, namespace, workflow_id, *record = row
-    return LoggedCommand(position, namespace, workflow_id, rows.command(record))
+def _numbers(found: Found) -> list[int]:
+    return [number for (number,) in found]
 
 
-def _in_log(query: str, before: int, limit: int, workflow: int | None) -> tuple[str, tuple[int, ...]]:
-    """The query and its parameters, for all instances or for one."""
-    return (query, (before, limit)) if workflow is None else (f"{query}_of", (workflow, before, limit))
+def _logged(found: Found) -> list[LoggedCommand]:
+    return [LoggedCommand(place, namespace, id, rows.command(record)) for place, namespace, id, *record in found]
 
 
 def _possible(name: str) -> bool:
