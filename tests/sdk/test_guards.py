@@ -383,6 +383,9 @@ async def test_a_failure_whose_class_is_gone_blocks_and_no_except_sees_it(deploy
     block = description.tasks[0].task.block
     assert (block.type, block.reason) == ("UnresolvedWorkflowFailureException", "failure_resolution")
     assert (block.exception_class, block.resolution_source) == (f"{__name__}:Vanishing", "unresolved")
+    (failure,) = description.failures
+    assert (failure.exception_replay_blocked, failure.resolution_source) == (True, "unresolved")
+    assert (failure.resolved_class, failure.resolution_error) == (None, block.resolution_error)
     monkeypatch.undo()
     async with deploy(run, fails) as app:
         await app.handle(run, "r").repair()

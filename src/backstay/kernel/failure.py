@@ -38,3 +38,26 @@ class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     details_payload_codec: str | None = None
     properties: list[Property] = []
     diagnostics: Diagnostics | None = None
+
+
+class HandledFailure(Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A failure that code has caught, the class that it was raised as, and how the worker found that class:
+    exception_type | class_alias | recorded_class."""
+
+    failure_id: str
+    resolved_class: str | None = None
+    resolution_source: str | None = None
+
+
+Handled = str | HandledFailure
+"""A failure that code has caught. The id alone: its class was found as its record implies."""
+
+
+def implied_resolution(exception_type: str | None, exception_class: str | None) -> tuple[str | None, str | None]:
+    """The class of a recorded exception, and how a worker finds it, as far as the record tells: by its alias, if it has one
+    that is more than the name of its class; else by its class."""
+    if exception_class is None:
+        return None, None if exception_type is None else "exception_type"
+    module, _, name = exception_class.rpartition(":")
+    own = exception_type in (None, name, f"{module}.{name}", exception_class)
+    return exception_class, "recorded_class" if own else "exception_type"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from backstay.kernel.event import Event, Recorded
+from backstay.kernel.failure import Handled, HandledFailure
 from backstay.kernel.feature import Feature, History
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
@@ -63,7 +64,9 @@ def unhandled_until(run: Run, seen: int) -> list[str]:
     return [raised.failure_id for raised in run.part(Failures).raised.values() if raised.recorded <= seen]
 
 
-def record_handled(turn: Turn, failure_id: str) -> None:
+def record_handled(turn: Turn, handled: Handled) -> None:
+    found = handled if isinstance(handled, HandledFailure) else HandledFailure(handled)
+    failure_id = found.failure_id
     raised = turn.run.part(Failures).raised.get(failure_id)
     if raised is None:
         return  # recorded before, by a completion whose reply was lost
@@ -78,6 +81,8 @@ def record_handled(turn: Turn, failure_id: str) -> None:
             message=raised.message,
             exception_type=raised.exception_type,
             exception_class=raised.exception_class,
+            resolved_class=found.resolved_class,
+            resolution_source=found.resolution_source,
         )
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from backstay.kernel.event import Recorded
-from backstay.kernel.failure import Failure
+from backstay.kernel.failure import Failure, implied_resolution
 from backstay.kernel.features.activity import ActivityFailed, ActivityRetryScheduled, ActivityTimedOut
 from backstay.kernel.features.cancel import Stopped
 from backstay.kernel.features.child import ChildUnsuccessful
@@ -110,23 +110,15 @@ def _attempt(event: ActivityRetryScheduled, entry: Recorded, run_id: str) -> Fai
 
 
 def _recorded(exception_type: str | None, exception_class: str | None) -> dict[str, Any]:
-    """How a worker finds the class of an exception, as far as the record tells: by its alias, if it has one that is more
-    than the name of its class; else by its class."""
-    if exception_class is None:
-        return {"resolution_source": None if exception_type is None else "exception_type"}
-    module, _, name = exception_class.rpartition(":")
-    own = exception_type in (None, name, f"{module}.{name}", exception_class)
-    return {
-        "resolved_class": exception_class,
-        "resolution_source": "recorded_class" if own else "exception_type",
-    }
+    resolved, source = implied_resolution(exception_type, exception_class)
+    return {"resolved_class": resolved, "resolution_source": source}
 
 
 def _block(found: Iterable[FailureView], block: Block) -> None:
     """Mark the failures that block replay, as the worker that could not restore them has said."""
     for view in found:
         same = (view.exception_type, view.exception_class) == (block.exception_type, block.exception_class)
-        if same and not view.handled:
+        if same and view.propagation_kind != "retry":
             view.resolved_class, view.exception_replay_blocked = None, block.replay_blocked
             view.resolution_source, view.resolution_error = block.resolution_source, block.resolution_error
 

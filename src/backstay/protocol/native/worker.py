@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from backstay.kernel.command import Command
-from backstay.kernel.failure import Failure
+from backstay.kernel.failure import Failure, Handled
 from backstay.kernel.features.activity import ActivityAssignment, Progress
 from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.limits import Breach, Limits
@@ -96,7 +96,7 @@ class Resumed(Struct, frozen=True, array_like=True, omit_defaults=True):
     after: int
     checksum: int
     commands: list[AnyCommand]
-    handled: list[str] = []
+    handled: list[Handled] = []
     met: int | None = None
 
 
@@ -105,7 +105,7 @@ class TaskDone(Struct, frozen=True, array_like=True, tag="task", omit_defaults=T
     task_id: str
     attempt: int
     commands: list[AnyCommand]
-    handled: list[str] = []
+    handled: list[Handled] = []
     met: int | None = None
     breach: Breach | None = None  # instead of commands: one of them exceeds this limit
 

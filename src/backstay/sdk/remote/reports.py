@@ -127,7 +127,7 @@ class Reports:
             if live_run.consumed != live_run.position:
                 self._sticky.forget(run)  # the code left out events that this worker does not keep
         done = wire.TaskDone(
-            key, message.task_id, message.attempt, message.commands, message.handled_failures, message.seen_until
+            key, message.task_id, message.attempt, message.commands, list(message.handled_failures), message.seen_until
         )
 
         def answered(answer: wire.Answered) -> None:

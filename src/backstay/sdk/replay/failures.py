@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NoReturn, TypeVar
 
+from backstay.codec.class_names import name_of
 from backstay.codec.exceptions import UnresolvedFailure
-from backstay.kernel.failure import Failure
+from backstay.kernel.failure import Failure, implied_resolution
 from backstay.kernel.feature import Thrown
 from backstay.kernel.features.activity.crashes import CRASHED
 from backstay.kernel.task import Block
@@ -23,13 +24,21 @@ STRUCTURAL_LIMIT = "structural_limit"
 
 
 def throw(live_run: LiveRun, outcome: Thrown) -> NoReturn:
-    raise remember(live_run, outcome, _restore(live_run, outcome))
+    exception, source = _restore(live_run, outcome)
+    failure = outcome.failure
+    resolved = None if source is None or source == "external" else (name_of(type(exception)), source)
+    if resolved == implied_resolution(failure.exception_type, failure.exception_class):
+        resolved = None
+    raise remember(live_run, outcome, exception, resolved)
 
 
-def remember(live_run: LiveRun, outcome: Thrown, exception: E) -> E:
-    """Remember which failure an exception stands for: if the code goes on, it has handled the failure."""
+def remember(live_run: LiveRun, outcome: Thrown, exception: E, resolved: tuple[str, str] | None = None) -> E:
+    """Remember which failure an exception stands for: if the code goes on, it has handled the failure.
+
+    `resolved`: the class of the exception, and how it was found, if the record of the failure implies something else.
+    """
     if outcome.failure_id is not None:
-        live_run.delivered.add(outcome.failure_id, exception)
+        live_run.delivered.add(outcome.failure_id, exception, resolved)
     return exception
 
 
@@ -40,19 +49,21 @@ def crash(failure: Failure) -> ActivityCrashed | None:
     return ActivityCrashed(failure.message, failure.code)
 
 
-def _restore(live_run: LiveRun, outcome: Thrown) -> BaseException:
+def _restore(live_run: LiveRun, outcome: Thrown) -> tuple[BaseException, str | None]:
+    """The exception of a failure, and how its class was found; None: it is the engine's own."""
     if outcome.timeout_kind is not None:
         timed_out(live_run, outcome.failure.message)
-        return ActivityTimedOut(outcome.failure.message, outcome.timeout_kind)
+        return ActivityTimedOut(outcome.failure.message, outcome.timeout_kind), None
     if outcome.category == "cancelled":
-        return ActivityCancelled(outcome.failure.message)
+        return ActivityCancelled(outcome.failure.message), None
     if outcome.category == STRUCTURAL_LIMIT:
-        return StructuralLimitExceeded(outcome.failure.message)
+        return StructuralLimitExceeded(outcome.failure.message), None
     crashed = crash(outcome.failure)
     if crashed is not None:
-        return crashed
+        return crashed, None
     try:
-        return live_run.exceptions.restore(outcome.failure).exception
+        restored = live_run.exceptions.restore(outcome.failure)
+        return restored.exception, restored.source
     except UnresolvedFailure as unresolved:
         block = Block(
             message=f"cannot restore the failure {outcome.failure.message!r}: {unresolved}",

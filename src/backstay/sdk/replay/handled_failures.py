@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from backstay.kernel.failure import Handled, HandledFailure
 from backstay.kernel.feature import Outcome, Thrown
 from backstay.kernel.features.local_activity import RecordLocalActivity
 
@@ -16,14 +17,18 @@ class DeliveredFailures:
     The failure of a local activity has no id before it is recorded, so it goes by a provisional one until then.
     """
 
-    __slots__ = ("_local", "_thrown")
+    __slots__ = ("_local", "_resolved", "_thrown")
 
     def __init__(self) -> None:
         self._thrown: dict[str, BaseException] = {}
+        self._resolved: dict[str, HandledFailure] = {}  # those whose class was not found as their record implies
         self._local: dict[str, int | str] = {}  # provisional id -> step, or the true id once recorded
 
-    def add(self, failure_id: str, exception: BaseException) -> None:
+    def add(self, failure_id: str, exception: BaseException, resolved: tuple[str, str] | None = None) -> None:
+        """`resolved`: the class of the exception, and how it was found, if the record of the failure implies something else."""
         self._thrown[failure_id] = exception
+        if resolved is not None:
+            self._resolved[failure_id] = HandledFailure(failure_id, *resolved)
 
     def add_local(self, step: int) -> str:
         """Return a provisional id for the failure of a local activity."""
@@ -38,17 +43,17 @@ class DeliveredFailures:
         if provisional in self._local and isinstance(outcome, Thrown) and outcome.failure_id is not None:
             self._local[provisional] = outcome.failure_id
 
-    def handled(self, fatal: BaseException | None, commands: list[Any]) -> list[str]:
-        """Return the ids of the failures that the code has caught. Those of local activities are marked in their commands."""
+    def handled(self, fatal: BaseException | None, commands: list[Any]) -> list[Handled]:
+        """Return the failures that the code has caught. Those of local activities are marked in their commands."""
         if not self._thrown:
             return []
         thrown, self._thrown = self._thrown, {}
         ids = [id for id, exception in thrown.items() if exception is not fatal]
         if not self._local:
-            return ids
+            return [self._resolved.pop(id, id) for id in ids] if self._resolved else list(ids)
         found = [self._local.pop(id, id) for id in ids]
         steps = {step for step in found if isinstance(step, int)}
         for position, command in enumerate(commands):
             if isinstance(command, RecordLocalActivity) and command.sequence in steps:
                 commands[position] = replace(command, handled=True)
-        return [id for id in found if isinstance(id, str)]
+        return [self._resolved.pop(id, id) for id in found if isinstance(id, str)]

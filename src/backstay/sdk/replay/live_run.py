@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 from backstay.codec.exceptions import Exceptions
 from backstay.kernel.command import Command
 from backstay.kernel.event import Event, Recorded, StepEvent
+from backstay.kernel.failure import Handled
 from backstay.kernel.feature import Outcome
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.features.workflow_task import (
@@ -201,7 +202,7 @@ class LiveRun:
         if self.block is None and not self.looking:
             self.reactions.settle(self)
 
-    def take_commands(self) -> tuple[list[Command], list[str]]:
+    def take_commands(self) -> tuple[list[Command], list[Handled]]:
         """Return the commands that the code has made since the last call, in order, and the failures that it handled."""
         commands, self.commands = self.commands, []
         if self.closing is not None:

@@ -3,9 +3,12 @@ it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from backstay.kernel.command import Command, StepCommand, TerminalCommand
+from backstay.kernel.failure import Handled
 from backstay.kernel.features import close, deadline, failures
 from backstay.kernel.features.workflow_task.backoff import set_aside
 from backstay.kernel.features.workflow_task.expected import history_end, serves
@@ -26,7 +29,7 @@ from backstay.kernel.turn import Turn, context_of
 from backstay.kernel.values import LEASE
 
 
-def _handled_failures(turn: Turn, task: Task, message: CompleteWorkflowTask) -> list[str]:
+def _handled_failures(turn: Turn, task: Task, message: CompleteWorkflowTask) -> Sequence[Handled]:
     """The failures that the code has handled. If its worker does not name them: all that the task has seen, if the code
     went on."""
     commands = message.commands

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from backstay.kernel.command import Command
+from backstay.kernel.failure import Handled
 from backstay.kernel.limits import Breach
 from backstay.kernel.message import Message
 from backstay.kernel.task import Block, Lease
@@ -26,7 +29,7 @@ class CompleteWorkflowTask(Message, frozen=True, kw_only=True):
     owner: str
     attempt: int
     commands: list[Command]
-    handled_failures: list[str] = []
+    handled_failures: Sequence[Handled] = ()
     lease: Lease | None = None
     numbered: bool = True
     breach: Breach | None = None  # the worker sends no commands, because one of them passes this limit
