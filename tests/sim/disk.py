@@ -32,6 +32,8 @@ from backstay.store import (
     as_ready,
 )
 
+from .views import ViewRows, ViewStore
+
 EventRow = tuple[int, str, int, bytes, bytes, int]
 
 _encode = msgspec.json.Encoder().encode
@@ -77,6 +79,7 @@ class Disk:
         self.sends: dict[int, StoredSend] = {}
         self.notices: list[int] = []
         self.registry: dict[tuple[str, str, str], RegistryEntry] = {}
+        self.views = ViewRows()
         self._verified: dict[int, list[Recorded]] = {}  # history only grows: what was read once need not be read again
         self.version = 0
         self.holder: object | None = None
@@ -184,7 +187,7 @@ class Disk:
         return Loaded(row, run, history, tasks)
 
 
-class MemoryStore:
+class MemoryStore(ViewStore):
     """A connection. `trouble` is asked before each read and may raise; `written` decides how a commit ends."""
 
     shared = True

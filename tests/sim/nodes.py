@@ -103,7 +103,9 @@ class Troubled(Seam):
 
 
 class SimBackstay(AsyncBackstay):
-    def __init__(self, store: Callable[[Machine], Store], world: NodeWorld, register: list[Any], cache: int) -> None:
+    def __init__(
+        self, store: Callable[[Machine], Store], world: NodeWorld, register: list[Any], cache: int, views: bool
+    ) -> None:
         room = world.random.choice(world.faults.swarm.rooms)
         super().__init__(
             "simulated",
@@ -113,6 +115,7 @@ class SimBackstay(AsyncBackstay):
             cache_bytes=cache,
             threads=room,
             async_tasks=room,
+            views=views,
         )
         self._store = store
 
@@ -138,7 +141,7 @@ class Node:
         # Real engines differ by chance and by the microsecond; here many begin in the same one.
         self.world.ids._node = generation % 4096  # type: ignore[attr-defined]
         cache = self.world.random.choice([48 << 20, 48 << 20, 20_000, 0])
-        self.app = SimBackstay(self._connect, self.world, [*BUILDS[build], *ACTIVITIES, *HELPERS], cache)
+        self.app = SimBackstay(self._connect, self.world, [*BUILDS[build], *ACTIVITIES, *HELPERS], cache, sim.views)
         sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")
 
     def _connect(self, machine: Machine) -> Store:

@@ -56,3 +56,14 @@ def test_a_fault_has_a_name() -> None:
     with pytest.raises(ValueError, match="no such fault"):
         report(1, {"faults": ["gremlins"]})
     assert len(set(CLASSES)) == len(CLASSES)
+
+
+@pytest.mark.parametrize("batch", range(4))
+def test_stored_views_are_true_on_bad_days(batch: int) -> None:
+    options = {"operations": 100, "views": True}
+    tally = Tally()
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        tally.add(report(seed, options))
+    assert not tally.failures, "\n".join(f"seed {f.seed} with views: {f.why[:1000]}" for f in tally.failures)
+    assert tally.checks["V1 a summary that is believed is true"] > 50
+    assert tally.checks["V2 views are stored in the end"] > 20

@@ -46,11 +46,14 @@ class Proof(Struct, frozen=True, kw_only=True):
 
 
 class Certificate:
-    def __init__(self, engine: Engine, lifecycle: EngineHooks) -> None:
+    """`active` False: there is no pass by itself, only when somebody asks for it."""
+
+    def __init__(self, engine: Engine, lifecycle: EngineHooks, *, active: bool = True) -> None:
         self._engine = engine
         self.proof: Proof | None = None
         self._job = PeriodicJob(engine.world, "certificate", self.prove, lambda: engine.holder)
-        lifecycle.on_up.append(self._begin)
+        if active:
+            lifecycle.on_up.append(self._begin)
 
     def _begin(self) -> None:
         self._job.start(EVERY)

@@ -80,7 +80,7 @@ class Node:
             projector=self.projector,
         )
         self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside)
-        self.certificate = Certificate(engine, lifecycle)
+        self.certificate = Certificate(engine, lifecycle, active=views)
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
 
     async def open(self) -> None:

@@ -27,6 +27,7 @@ HOST, PORT, TOKEN = "server", 8080, "secret"
 URL = f"http://{HOST}:{PORT}"
 
 SETTINGS = Settings(
+    views=False,
     host=HOST,
     port=PORT,
     store="sqlite:simulated",
