@@ -67,6 +67,8 @@ OWN = {
     # Answers for each id on its own: see `test_lists_of_ids`.
     *(f"POST /api/system/{name}/pass" for name in ("repair", "retention", "activity-timeouts")),
     "POST /api/calls",
+    "POST /api/bulk",
+    "GET /api/bulk",
 }
 
 
@@ -141,6 +143,8 @@ class Tenants:
         spec = {"spec": {"cron_expressions": ["0 0 1 1 *"]}, "action": {"workflow_type": "flow", "input": [MARK]}}
         await self.made("operator", "POST", "/api/schedules", {"schedule_id": "sched-b", "note": MARK, **spec})
         await self.made("operator", "POST", "/api/search-attributes", {"name": "attr_b", "type": "keyword"})
+        many = {"action": "unpause", "ids": ["flow-b"], "reason": MARK}
+        bulk = await self.made("operator", "POST", "/api/bulk", many)
         items = {"items": [{"payload": MARK}]}
         await self.made("operator", "POST", f"/api/workflows/flow-b/runs/{run}/streams/out/items", items)
         opening = {"worker_id": "own-b", "queues": ["own"], "activities": ["act"]}
@@ -153,6 +157,7 @@ class Tenants:
             "activity_id": "job-b",
             "view_id": view["view"]["id"] if "view" in view else view["id"],
             "schedule_id": "sched-b",
+            "bulk_id": bulk["bulk_id"],
             "worker_id": "only-b",
             "session_id": "sess-b",
             "namespace": B,
@@ -247,6 +252,8 @@ class Tenants:
             "timeout_seconds": 0,
             "items": [{"payload": None}],
         }
+        if route.path == "/api/bulk":  # takes no field that it does not know
+            return {"action": "terminate", "ids": ["flow-b"]}
         made = {"workflow_id": "made", "schedule_id": "made", "session_id": "made"} if _own(route) else {}
         return body | made | BODIES.get(route.path, {})
 
@@ -306,6 +313,8 @@ def _own(route: Route) -> bool:
 
 
 def _asked(route: Route) -> str:
+    if route.path == "/api/live":
+        return "/api/live?topic=run:flow-b"
     return route.path + ("?lease_owner=w" if route.method == "GET" and "attempt_id" in route.path else "")
 
 
