@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from dw_support import Place, mistaken
 
 from backstay import Backstay, activity, sleep, workflow
@@ -54,3 +55,16 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_a_password(place: P
     assert "postgresql://ann@/db: " in said
     assert "the server cannot be reached" in said
     assert "secret" not in said
+
+
+@pytest.mark.contract("PROJ-06", "PROJ-07", "PROJ-09")
+def test_stored_views_are_rebuilt_on_a_server_beside_its_engine(place: Place, postgresql_url: str) -> None:
+    with Backstay(postgresql_url, [bought, asleep, charge]) as app:
+        app.execute(bought, "order-1", 42)
+        app.start(asleep, "bed-1")
+        assert place.ask("rebuild-projections", "--db", postgresql_url).returncode == 0
+        again = place.ask("system", "rebuild-projections", "--needs-rebuild", "--json", "--db", postgresql_url)
+        assert json.loads(again.stdout)["rebuilt"] == 0
+        proven = place.ask("system", "liveness", "--json", "--db", postgresql_url)
+        assert (json.loads(proven.stdout)["open_runs"], json.loads(proven.stdout)["stranded"]) == (1, 0)
+        assert app.is_engine
