@@ -620,6 +620,34 @@ async def test_of_a_long_run_a_page_of_each_list_is_shown() -> None:
         assert len(exported["timeline"]) == found["history_event_count"]
 
 
+@pytest.mark.parametrize("cached", [True, False])
+async def test_the_history_of_a_long_run_is_read_in_pages(cached: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving() as api:
+        run = await long_run(api, 600)
+        store, engine = api.server.store, api.server.engine
+        if not cached:
+            for entry in engine.cache:
+                engine.discard_cached(entry)
+        pages: list[int] = []
+        read = store.history
+
+        async def history(*given: Any) -> Any:
+            found = await read(*given)
+            pages.append(len(found))
+            return found
+
+        monkeypatch.setattr(store, "history", history)
+        monkeypatch.setattr(store, "load", None)  # which would read it at once
+        found = (await api.control("GET", "/workflows/o-1")).json()
+        assert found["history_event_count"] > 600
+        assert sum(pages) < 10 if cached else sum(pages) >= found["history_event_count"]
+        pages.clear()
+        for path in ("/workflows/o-1/detail", f"/workflows/o-1/runs/{run}/detail"):
+            assert (await api.control("GET", path)).status_code == 200
+        assert max(pages) <= 500
+        assert sum(pages) >= 2 * found["history_event_count"]
+
+
 async def test_a_detail_has_at_most_two_mebibytes_whatever_the_payloads() -> None:
     async with serving() as api:
         await long_run(api, 100, "x" * 50_000)

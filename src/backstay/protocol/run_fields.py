@@ -109,10 +109,6 @@ _UNKNOWN: dict[str, Any] = {
 }
 
 
-UNREADABLE_FIELDS: dict[str, Any] = _UNKNOWN | msgspec.to_builtins(UNREADABLE)
-"""The fields of a run whose history cannot be read."""
-
-
 def wait_reason(summary: RunSummary) -> str | None:
     """What an open run waits for, in words."""
     name = "" if summary.wait_name is None else f" {summary.wait_name!r}"

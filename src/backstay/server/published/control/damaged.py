@@ -7,6 +7,7 @@ has, `failure_row_fallback` for a failure that only the index knows of.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from backstay.kernel.decision import RunRow
@@ -17,23 +18,12 @@ from backstay.kernel.views.liveness import transport_state
 from backstay.protocol.detail_pages import SHOWN, collections
 from backstay.protocol.requests import TaskView
 from backstay.protocol.run_detail import PROJECTION_SOURCES, declared, shown_commands
-from backstay.protocol.run_fields import UNREADABLE_FIELDS
 from backstay.protocol.run_tasks import replay_block, shown_task
 from backstay.protocol.tasks import optional_iso
 from backstay.server.published.control.workflow_json import undescribed
 from backstay.server.server import Server
 from backstay.store import Opening
-
-SUMMARY = {
-    name: UNREADABLE_FIELDS[name]
-    for name in (
-        *("declared_entry_mode", "declared_contract_source", "liveness_state"),
-        *("wait_kind", "open_wait_id", "resume_source_kind", "resume_source_id"),
-        *("next_task_id", "next_task_type", "next_task_status"),
-        *("can_repair", "repair_blocked_reason", "repair_attention", "task_problem"),
-    )
-} | {"is_current_run": True}
-"""The fields that a list shows of such a run."""
+from backstay.store.views import ViewChanges
 
 _MISSING = {
     "activity": "terminal_activity_row_without_typed_history",
@@ -46,6 +36,7 @@ _MISSING = {
 async def damaged_detail(server: Server, row: RunRow, damage: HistoryDamaged) -> dict[str, Any]:
     """The same fields as of any other run: what only history could tell is empty."""
     now = server.now
+    await _forget_summary(server, row)
     opening = await _opening(server, row)
     own = [task for task in await server.store.tasks(row.workflow) if task.run == row.key][:SHOWN]
     waits = [_evidence(task, row) for task in own]
@@ -87,6 +78,17 @@ async def damaged_detail(server: Server, row: RunRow, damage: HistoryDamaged) ->
             "payloads_omitted": 0,
         }
     )
+
+
+async def _forget_summary(server: Server, row: RunRow) -> None:
+    """Remove the stored summary of the run: what lists tell of it was true once. None is made of a damaged history."""
+    if not (server.engine.holder and server.node.projector.active):
+        return
+    written: asyncio.Future[object] = server.engine.world.future()
+    server.store.put_views(
+        ViewChanges(forgotten=[row.key]), lambda error: None if written.done() else written.set_result(error)
+    )
+    await written
 
 
 async def _opening(server: Server, row: RunRow) -> Opening | None:
