@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
@@ -19,6 +20,7 @@ from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore
 from backstay.kernel.send import pack
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
+from backstay.kernel.views.run_query import RunPlace, RunQuery, fits_row, sort_value
 from backstay.store import (
     Applied,
     Loaded,
@@ -31,6 +33,8 @@ from backstay.store import (
     Unavailable,
     as_ready,
 )
+from backstay.store.counting import RunCounts
+from backstay.store.search import FoundRun, SearchedRuns
 
 from .views import ViewRows, ViewStore
 
@@ -405,6 +409,46 @@ class MemoryStore(ViewStore):
         if where.before is not None:
             found = [r for r in found if r.key < where.before]
         return sorted(found, key=lambda r: -r.key)[: where.limit]
+
+    @as_ready
+    def search(
+        self,
+        query: RunQuery,
+        after: RunPlace | None,
+        limit: int,
+        bound: int,
+        now: Micros,
+        **_: Any,
+    ) -> SearchedRuns:
+        """All runs are looked at, and every condition but those on summaries counts."""
+        self._seam.read(self)
+        fitting = self._fitting(query, now)
+        if after is not None:
+            place = after.value, after.key
+            fitting = [
+                one
+                for one in fitting
+                if ((one.value, one.row.key) < place if query.descending else (one.value, one.row.key) > place)
+            ]
+        page, more = fitting[:limit], len(fitting) > limit
+        end = RunPlace(page[-1].value, page[-1].row.key) if more else None
+        return SearchedRuns(page, len(self.disk.runs), not more, end)
+
+    @as_ready
+    def count(self, query: RunQuery, group_by: str | None, bound: int, now: Micros, **_: Any) -> RunCounts:
+        self._seam.read(self)
+        assert group_by in (None, "status", "workflow_type", "queue", "compatibility")
+        numbers = Counter(getattr(one.row, group_by or "", None) for one in self._fitting(query, now))
+        return RunCounts(dict(numbers), len(self.disk.runs), True)
+
+    def _fitting(self, query: RunQuery, now: Micros) -> list[FoundRun]:
+        found: list[FoundRun] = []
+        for key in self.disk.runs:
+            row = self.disk.run(key)
+            is_current = self.disk.workflows[row.workflow].run == key
+            if fits_row(query, row, is_current=is_current):
+                found.append(FoundRun(row, is_current, sort_value(query, row, None, now)))
+        return sorted(found, key=lambda one: (one.value, one.row.key), reverse=query.descending)
 
     @as_ready
     def run(self, namespace: str, run_id: str) -> RunRow | None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -35,6 +36,7 @@ from backstay.sdk.author.options import check, expect, listed
 from backstay.sdk.author.workflow import EntryPoint, NamedWorkflow, WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.client.handle import AsyncHandle, Known, accept, error_of
+from backstay.sdk.client.list_filters import list_filters
 from backstay.sdk.client.schedules import AsyncSchedules
 from backstay.sdk.client.start_request import StartOptions, activity_request, start_request
 from backstay.sdk.client.transport import Transport
@@ -293,13 +295,20 @@ class AsyncClient:
         status: ask.Status | None = None,
         business_key: str | None = None,
         label: tuple[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         search: tuple[str, Any] | None = None,
+        state: str | None = None,
+        attention: str | None = None,
+        queue: str | None = None,
+        started_after: datetime | None = None,
+        started_before: datetime | None = None,
         before: int | None = None,
         limit: int = 100,
     ) -> list[RunRow]:
         """List runs, newest first. For the next page pass the last row's `key` as `before`.
 
-        The other arguments are filters; `status="open"` stands for all runs that have not ended.
+        The other arguments are filters; `status="open"` stands for all runs that have not ended. `state` says what a run does
+        (`waiting`, `retrying`, `blocked`, ...), `attention` why it needs somebody.
         """
         if status is not None:
             expect("status", status)
@@ -316,6 +325,14 @@ class AsyncClient:
                 before=before,
                 limit=limit,
                 tells_blocked=True,
+                **list_filters(
+                    labels=labels,
+                    state=state,
+                    attention=attention,
+                    queue=queue,
+                    started_after=started_after,
+                    started_before=started_before,
+                ),
             )
         )
 

@@ -7,8 +7,9 @@ them from the source. `tests/sdk/test_surface.py` checks that they agree with th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
@@ -412,13 +413,20 @@ class Client:
         status: ask.Status | None = None,
         business_key: str | None = None,
         label: tuple[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         search: tuple[str, Any] | None = None,
+        state: str | None = None,
+        attention: str | None = None,
+        queue: str | None = None,
+        started_after: datetime | None = None,
+        started_before: datetime | None = None,
         before: int | None = None,
         limit: int = 100,
     ) -> list[RunRow]:
         """List runs, newest first. For the next page pass the last row's `key` as `before`.
 
-        The other arguments are filters; `status="open"` stands for all runs that have not ended.
+        The other arguments are filters; `status="open"` stands for all runs that have not ended. `state` says what a run does
+        (`waiting`, `retrying`, `blocked`, ...), `attention` why it needs somebody.
         """
         return self._bridge.run(
             self._client.list(
@@ -427,7 +435,13 @@ class Client:
                 status=status,
                 business_key=business_key,
                 label=label,
+                labels=labels,
                 search=search,
+                state=state,
+                attention=attention,
+                queue=queue,
+                started_after=started_after,
+                started_before=started_before,
                 before=before,
                 limit=limit,
             )
