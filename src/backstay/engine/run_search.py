@@ -62,7 +62,7 @@ class RunSearch:
                 complete=page.complete,
                 end=page.end,
             )
-        small = await self._store.search(query, request.after, SMALL, SMALL, self._now, views=False)
+        small = await self._store.search(query, request.after, SMALL, SMALL, self._now, views=False, whole=True)
         if small.complete:
             fitting = [run for run in await self._listed(small.found, finder) if _fits(query, run)]
             last = fitting[limit - 1] if len(fitting) > limit else None
@@ -89,7 +89,7 @@ class RunSearch:
         finder = await self._finder()
         by_summary = query.needs_summary or group_by in ("state", "attention")
         if by_summary:
-            small = await self._store.search(query, None, SMALL, SMALL, self._now, views=False)
+            small = await self._store.search(query, None, SMALL, SMALL, self._now, views=False, whole=True)
             if small.complete:
                 return await self._each(query, group_by, small.found, small.looked_at, finder)
         if query.needs_present:

@@ -311,12 +311,13 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         views: bool = True,
         trusts: bool = False,
         untaken: Sequence[TaskGroup] = (),
+        whole: bool = False,
     ) -> Awaitable[SearchedRuns]:
         """One page of the runs that fit, after looking at no more than `bound` of them.
 
         `views` False: conditions on summaries are left to the caller. `trusts`: the indexes of summaries may drive the search,
         so a run whose summary is missing may be left out. `untaken`: ready tasks that no worker takes, or that a limit
-        holds back, if that is asked for.
+        holds back, if that is asked for. `whole`: nothing is found unless everything is within the bound.
         """
         ...
 

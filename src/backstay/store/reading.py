@@ -81,12 +81,17 @@ class Reading(Figures, Measures):
         views: bool = True,
         trusts: bool = False,
         untaken: Sequence[TaskGroup] = (),
+        whole: bool = False,
     ) -> Awaitable[SearchedRuns]:
         if not is_possible(query):
             return Ready(SearchedRuns([], 0, True, None))
         return self._walk(
             lambda: search(
-                *(self._dialect, query, after, limit, bound, now), views=views, trusts=trusts, untaken=untaken
+                *(self._dialect, query, after, limit, bound, now),
+                views=views,
+                trusts=trusts,
+                untaken=untaken,
+                whole=whole,
             )
         )
 

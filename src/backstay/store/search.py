@@ -15,7 +15,15 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup, Value, key_at
 from backstay.store import rows
-from backstay.store.search_conditions import Clause, Dialect, conditions, driving_statuses, placeholders, possible
+from backstay.store.search_conditions import (
+    MOST_GROUPS,
+    Clause,
+    Dialect,
+    conditions,
+    driving_statuses,
+    placeholders,
+    possible,
+)
 
 T = TypeVar("T")
 Found = Sequence[Sequence[Any]]
@@ -79,8 +87,10 @@ def search(
     views: bool,
     trusts: bool,
     untaken: Sequence[TaskGroup],
+    whole: bool = False,
 ) -> Steps[SearchedRuns]:
-    """One page. `views`: conditions on summaries count, too; `trusts`: their indexes may drive the search."""
+    """One page. `views`: conditions on summaries count, too; `trusts`: their indexes may drive the search; `whole`: nothing is
+    found unless everything is within the bound."""
     driver, small = yield from choose(dialect, query, bound, trusts=views and trusts, untaken=untaken)
     where, given = conditions(dialect, query, now, views=views, untaken=untaken)
     by_closing = query.sort == "closed" and not small
@@ -93,6 +103,10 @@ def search(
     else:
         # An order of its own sorts the newest runs that it looks at, whichever way.
         window, looked = window_of(dialect, driver, span, query.descending or query.sort != "started", bound)
+    if whole:
+        entries = (yield f"select count(*) from ({window}) as looked", looked)[0][0]
+        if entries >= bound:
+            return SearchedRuns([], entries, False, None)
     down = "desc" if query.descending else "asc"
     value, timed = _value(query, now)
     if not in_order and after is not None and query.sort != "started":
@@ -226,6 +240,8 @@ def _viewed(query: RunQuery, untaken: Sequence[TaskGroup]) -> list[Driver]:
         )
         for group in untaken
     ]
+    if len(groups) > MOST_GROUPS:
+        groups = [Arm("run", f"{source} state = 'ready'", [place])]
     if groups:  # an attempt whose time has come is ready, too
         groups.append(Arm("run", f"{source} state = 'retrying'", [place]))
     if causes is not None:
@@ -235,9 +251,8 @@ def _viewed(query: RunQuery, untaken: Sequence[TaskGroup]) -> list[Driver]:
     if query.flags.get("repair_attention") is True or set(query.fields.get("repair_blocked_reason", ())) == {
         "waiting_for_compatible_worker"
     }:
-        found.append(
-            Driver([arm for arm, group in zip(groups, untaken, strict=True) if group.build is not None], False)
-        )
+        # Two states are in the order of keys, a group is not.
+        found.append(Driver(groups, len(untaken) > MOST_GROUPS))
     return found
 
 

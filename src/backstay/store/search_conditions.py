@@ -24,6 +24,9 @@ from backstay.kernel.views.summary import CLOSED_STATES, OPEN_STATES, SCHEMA
 
 Clause = tuple[str, list[Any]]
 
+MOST_GROUPS = 40
+"""Of more kinds of ready tasks than these, a statement looks at all."""
+
 
 class Dialect(NamedTuple):
     """`join`: how a table is joined to those before it, which must be read first. `keeps_order`: a join leaves the order of its
@@ -195,6 +198,8 @@ def untaken_condition(untaken: Sequence[TaskGroup]) -> Clause:
     """The next task of the run is one of those that no worker takes."""
     if not untaken:
         return "1 = 0", []
+    if len(untaken) > MOST_GROUPS:
+        return "s.state in ('ready', 'retrying')", []
     groups: list[str] = []
     given: list[Any] = []
     for group in untaken:
