@@ -44,7 +44,7 @@ OWN = {
     *("GET " + path for path in ("/api/task-queues/{queue}", "/api/task-queues/{queue}/build-ids")),
     *("GET " + path for path in ("/api/task-queues/{queue}/tasks", "/api/overview", "/api/wakes")),
     *("GET /api/system/" + name for name in ("operator-metrics", "metrics", "health", "repair", "retention")),
-    "GET /api/system/activity-timeouts",
+    *("GET /api/system/activity-timeouts", "GET /api/system/projections", "GET /api/system/liveness"),
     *("GET /api/cluster/info", "GET /api/audit"),
     "GET /metrics",
     *("GET " + path for path in ("/api/flows/definition", "/api/flows/{bucket}/count", "/api/suggest")),
@@ -65,6 +65,7 @@ OWN = {
     "POST /api/worker/station",
     "POST /api/worker/station/close",  # of one that is not there: it is closed
     # Answers for each id on its own: see `test_lists_of_ids`.
+    "POST /api/system/projections/rebuild",
     *(f"POST /api/system/{name}/pass" for name in ("repair", "retention", "activity-timeouts")),
     "POST /api/calls",
     "POST /api/bulk",

@@ -17,6 +17,7 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter
 from backstay.protocol.requests import ListWorkflows, Request
+from backstay.protocol.run_entries import make_views
 from backstay.store.opening import open_store
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class StoreReader:
             raise
         # A node that is never opened: it answers reads from disk.
         self.world = AsyncioWorld(self._loop)
-        self.node = Node(self.world, self.store, machine, AvroPayloads(), exporter())
+        self.node = Node(self.world, self.store, machine, AvroPayloads(), exporter(), make_views)
         self._api = self.node.api
         return self
 

@@ -19,6 +19,7 @@ from backstay.engine.matching import Matching
 from backstay.engine.notices import Notices
 from backstay.engine.projector import Projector
 from backstay.engine.recovery import Recovery
+from backstay.engine.run_views import ViewMaker
 from backstay.engine.stored_views import StoredViews
 from backstay.engine.sweep import Sweep
 from backstay.engine.workflow_commands import Payloads
@@ -40,6 +41,7 @@ class Node:
         machine: Machine,
         payloads: Payloads,
         exporter: Exporter,
+        make_views: ViewMaker,
         *,
         commits: Pool | None = None,
         lifecycle: EngineHooks | None = None,
@@ -79,7 +81,7 @@ class Node:
             unoffered=self.sweep.unoffered,
             projector=self.projector,
         )
-        self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside)
+        self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside, make_views)
         self.certificate = Certificate(engine, lifecycle, active=views)
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,6 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.summary import SCHEMA, RunSummary
-from backstay.protocol.run_detail import lineage_view, timeline, timers_view, waits_view
 from backstay.store.views import VIEWS, InstanceFacts, SummaryRow, ViewRow, digest
 
 TOGETHER = 256  # entries of a row
@@ -30,21 +29,12 @@ _decode = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _decode_summary = msgspec.json.Decoder(RunSummary).decode
 
 
-def make_views(
-    row: RunRow, history: Sequence[Recorded], tasks: Sequence[Task], wake: Micros | None
-) -> dict[str, Entries]:
-    """The views of a run from its history and rows. `wake` and `tasks` are those of its instance, if it is the current run.
+class ViewMaker(Protocol):
+    """Makes the views of a run from its history and rows; the entries are JSON, as operators read them."""
 
-    What the runs beside it in its chain have come to is not part of them: it may change later.
-    """
-    links = lineage_view(row, history, {})
-    return {
-        "waits": waits_view(row, history, tasks, wake),
-        "timeline": timeline(history, row.run_id),
-        "timers": timers_view(row, history, wake),
-        "lineage": [{"direction": "parent"} | link for link in links["parents"]]
-        + [{"direction": "child"} | link for link in links["children"]],
-    }
+    def __call__(
+        self, row: RunRow, history: Sequence[Recorded], tasks: Sequence[Task], wake: Micros | None, /
+    ) -> dict[str, Entries]: ...
 
 
 def cut(run: int, stamp: int, entries: Entries) -> list[ViewRow]:

@@ -17,7 +17,7 @@ from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.periodic import PeriodicJob
 from backstay.engine.projector import Projector
-from backstay.engine.run_views import Entries, are_right, cut, make_views, stored_summary, summary_row
+from backstay.engine.run_views import Entries, ViewMaker, are_right, cut, stored_summary, summary_row
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.message import Refused
@@ -81,6 +81,7 @@ class StoredViews:
         lifecycle: EngineHooks,
         whole: Callable[[RunRow], Awaitable[list[Recorded]]],
         aside: Aside,
+        make_views: ViewMaker,
     ) -> None:
         self._engine = engine
         self._world = engine.world
@@ -88,6 +89,7 @@ class StoredViews:
         self._projector = projector
         self._whole = whole
         self._aside = aside
+        self._make_views = make_views
         self._after = 0  # where the pass is
         self._next_pass: Micros = 0
         self._pause: Micros = PASS
@@ -149,7 +151,7 @@ class StoredViews:
             tasks = [task for task in await self._store.tasks(row.workflow) if task.run == row.key] if current else []
             wake = facts.next_wake if current and facts is not None else None
             read = await self._whole(row) if history is None else history
-            made = await self._aside(read, partial(make_views, row, read, tasks, wake))
+            made = await self._aside(read, partial(self._make_views, row, read, tasks, wake))
             summary = await self._projector.fresh_summary(row)
             after = (await self._store.facts([row.workflow])).get(row.workflow)
             history = None

@@ -25,6 +25,7 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.protocol.export import exporter
+from backstay.protocol.run_entries import make_views
 from backstay.server.admission import QueueAdmission
 from backstay.server.auth import Authenticator
 from backstay.server.browser import BrowserSessions, WrongTokens
@@ -121,6 +122,7 @@ class Server:
             machine,
             AvroPayloads(),
             exporter(self._exporting),
+            make_views,
             commits=commits,
             lifecycle=EngineHooks(
                 before_take_over=[self._read_registries],

@@ -20,6 +20,7 @@ from backstay.kernel.values import Routing
 from backstay.protocol.export import exporter
 from backstay.protocol.origin import of_process
 from backstay.protocol.requests import Request
+from backstay.protocol.run_entries import make_views
 from backstay.sdk.author.options import expect, listed, served
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.client.client import AsyncClient
@@ -208,6 +209,7 @@ class AsyncBackstay(AsyncClient):
             machine,
             AvroPayloads(),
             exporter(),
+            make_views,
             commits=commits,
             define=self._define,
             cache_bytes=self._cache_bytes,

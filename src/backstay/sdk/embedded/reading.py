@@ -13,6 +13,7 @@ from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter
+from backstay.protocol.run_entries import make_views
 from backstay.store.address import checked, is_server
 from backstay.store.opening import open_store
 
@@ -25,7 +26,7 @@ async def reading(database: str) -> AsyncGenerator[tuple[Api, Machine]]:
     machine = Machine()
     store = await open_store(database, machine.kinds, create=False)
     try:
-        node = Node(AsyncioWorld(asyncio.get_running_loop()), store, machine, AvroPayloads(), exporter())
+        node = Node(AsyncioWorld(asyncio.get_running_loop()), store, machine, AvroPayloads(), exporter(), make_views)
         yield node.api, machine
     finally:
         await store.close()
