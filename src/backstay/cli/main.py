@@ -16,6 +16,8 @@ COMMANDS = {
     "dev": "backstay.cli.dev",
     "start": "backstay.cli.start",
     "list": "backstay.cli.listing",
+    "overview": "backstay.cli.overview",
+    "queues": "backstay.cli.overview:queues",
     "describe": "backstay.cli.describe",
     "why": "backstay.cli.why",
     "history": "backstay.cli.history",

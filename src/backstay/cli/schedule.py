@@ -116,6 +116,38 @@ def create(
             click.echo(LATER, err=True)
 
 
+@command.command(name="preview")
+@click.option("--cron", metavar="EXPRESSION", multiple=True, help="Five fields, or @hourly, @daily, @weekly.")
+@click.option("--every", metavar="DURATION", multiple=True, help="An interval, like 15m, 6h or 1d.")
+@click.option("--offset", metavar="DURATION", help="Moves --every: at 5 past with --every 1h --offset 5m.")
+@click.option("--timezone", metavar="ZONE", help="Of the cron expressions: Europe/Berlin. Default: UTC.")
+@click.option("--count", metavar="N", type=click.IntRange(1, 100), default=10, show_default=True)
+def preview(count: int, **given: Any) -> None:
+    """Show when a schedule would fire, before there is one: its next fires in their time zone.
+
+    \b
+    Examples:
+      dw schedule preview --cron '30 2 * * *' --timezone Europe/Berlin
+      dw schedule preview --every 6h --offset 5m --count 3
+    """
+    from backstay.cli import format
+    from backstay.kernel.features.schedule.preview import preview as previewed
+    from backstay.kernel.features.schedule.spec import check
+    from backstay.kernel.message import Refused
+    from backstay.sdk.client.schedules import ScheduleOptions, spec_of
+
+    with _durations():
+        spec = spec_of(ScheduleOptions(**_told(given)))
+    now = format.now()
+    try:
+        check(spec, now)
+    except Refused as refusal:
+        raise CliError(refusal.message) from None
+    for fire in previewed(spec, "", 0, now, count):
+        note = f"  {fire.note}" if fire.note else ""
+        click.echo(f"{fire.local:%a %Y-%m-%d %H:%M:%S %z}  {format.ago(fire.at, now)}{note}")
+
+
 @command.command(name="list")
 @_place
 @click.option("--status", type=click.Choice(["active", "paused", "deleted"]), help="Only schedules with this status.")

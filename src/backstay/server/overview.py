@@ -11,15 +11,18 @@ from typing import Any
 
 from backstay.engine.certificate import shown_proof
 from backstay.engine.node import Node
+from backstay.engine.queue_rates import QueueRates
 from backstay.kernel.values import SCHEDULES, SECOND, Micros
 from backstay.kernel.views.summary import OPEN_STATES
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server import attention
+from backstay.server.admission import QueueAdmission
 from backstay.server.fleet import Fleet
 from backstay.server.queue_views import QueueState, QueueViews
 from backstay.server.settings import Settings
 from backstay.server.tallies import Tallies, WindowFigures
+from backstay.server.workers import WorkerRegistry
 from backstay.store import Store
 from backstay.store.figures import ScheduleCounts, Wakes
 from backstay.store.views import HOUR, MINUTE
@@ -30,9 +33,9 @@ DAY = 24 * HOUR
 
 
 class Overviews:
-    """`read` answers the route, and anything else that shows these figures."""
+    """`read` answers the route, and anything else that shows these figures. `fleet` None: workers are not known here."""
 
-    def __init__(self, node: Node, queues: QueueViews, fleet: Fleet, settings: Settings) -> None:
+    def __init__(self, node: Node, queues: QueueViews, fleet: Fleet | None, settings: Settings) -> None:
         self._node = node
         self._engine = node.engine
         self._store = node.store
@@ -89,9 +92,11 @@ class Overviews:
         store, settings = self._store, self._settings
         proof = self._node.certificate.proof
         waiting = [group for queue in queues for group in queue.waiting]
-        lonely = attention.without_worker(self._fleet, namespace, waiting, (), now)
-        if lonely:  # the index of what is ready is read only if it is needed
-            lonely = attention.without_worker(self._fleet, namespace, waiting, await store.ready_runs(namespace), now)
+        lonely: list[attention.Attention] = []
+        fleet = self._fleet
+        if fleet is not None and attention.without_worker(fleet, namespace, waiting, (), now):
+            # The index of what is ready is read only if it is needed.
+            lonely = attention.without_worker(fleet, namespace, waiting, await store.ready_runs(namespace), now)
         late = await store.overdue(namespace, now - attention.LATE, attention.LATE_LOOKED_AT)
         large = await store.open_sizes(
             namespace, settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
@@ -128,7 +133,9 @@ class Overviews:
             ],
         }
 
-    def _shown_fleet(self, namespace: str) -> dict[str, Any]:
+    def _shown_fleet(self, namespace: str) -> dict[str, Any] | None:
+        if self._fleet is None:
+            return None
         everybody, live = self._fleet.of(namespace), self._fleet.live(namespace)
         return {
             "active": len(live),
@@ -136,6 +143,19 @@ class Overviews:
             "queues": len({queue for worker in live for queue in worker.queues}),
             "builds": sorted({worker.build_id for worker in live if worker.build_id is not None})[:QUEUES],
         }
+
+
+def overviews_of(node: Node) -> Overviews:
+    """The overviews of a node without a server: from disk, and without its workers."""
+    settings, now = Settings(), node.engine.world.now
+    workers = WorkerRegistry(
+        node.store,
+        node.engine.world,
+        settings.worker_stale_after_seconds,
+        settings.worker_forgotten_after_seconds,
+    )
+    admission = QueueAdmission(lambda: node.engine, settings)
+    return Overviews(node, QueueViews(node.engine, workers, admission, QueueRates(now)), None, settings)
 
 
 async def schedule_counts(store: Store, namespace: str, now: Micros) -> ScheduleCounts:

@@ -285,6 +285,11 @@ def _changes(plan: SchedulePlan, o: ScheduleOptions) -> dict[str, Any]:
     return changes
 
 
+def spec_of(options: ScheduleOptions) -> Spec:
+    """When a schedule with these options fires."""
+    return _spec(Spec(), options)
+
+
 def _spec(spec: Spec, o: ScheduleOptions) -> Spec:
     if "cron" in o:
         cron = o["cron"]

@@ -1,0 +1,70 @@
+"""`dw overview`, `dw queues` and `dw schedule preview`: on a database, and on a server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from dw_support import Place, mistaken
+
+from backstay import Backstay, workflow
+
+
+@workflow
+def order(sku: str) -> str:
+    return sku
+
+
+@pytest.fixture
+def shop(place: Place) -> Place:
+    """A database with two runs that wait for a worker."""
+    with Backstay(str(place.directory / "backstay.db"), queues=(), run_tasks=False) as app:
+        app.start(order, "o-1", "book")
+        app.start(order, "o-2", "pen")
+    return place
+
+
+def test_an_overview_of_a_database(shop: Place) -> None:
+    shown = shop.ask("overview", "--window", "1h")
+    assert shown.returncode == 0, shown.stderr
+    for text in ("open runs", "the last hour", "2 tasks wait in 1 queues", "0 in the next hour", "QUEUE", "default"):
+        assert text in shown.stdout, shown.stdout
+
+
+def test_an_overview_as_json_is_that_of_the_route(shop: Place) -> None:
+    seen: dict[str, Any] = json.loads(shop.ask("overview", "--json").stdout)
+    assert (seen["stock"]["open"], seen["queues"]["backlog"], seen["window"]) == (2, 2, "24h")
+    assert seen["queues"]["oldest_waiting"][0]["name"] == "default"
+    assert seen["fleet"] is None, "the workers of a database are not known without a server"
+
+
+def test_queues_and_what_waits_in_one(shop: Place) -> None:
+    table = shop.ask("queues").stdout
+    assert "QUEUE" in table
+    assert "default" in table
+    one, two = json.loads(shop.ask("queues", "default", "--json").stdout)
+    assert (one["workflow_id"], one["task_type"], one["type"]) == ("o-1", "workflow", "order")
+    assert two["workflow_id"] == "o-2"
+    assert "o-1" in shop.ask("queues", "default").stdout
+    assert "nothing waits in queue empty" in shop.ask("queues", "empty").stdout
+
+
+def test_a_window_that_is_not_known_is_the_callers_mistake(shop: Place) -> None:
+    assert "1h" in mistaken(shop.ask("overview", "--window", "2h"))
+
+
+def test_a_schedule_is_previewed_without_a_database(place: Place) -> None:
+    shown = place.ask("schedule", "preview", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin", "--count", "3")
+    assert shown.returncode == 0, shown.stderr
+    lines = shown.stdout.splitlines()
+    assert len(lines) == 3
+    assert all(" 02:30:00 +0" in line or "left out" in line for line in lines)
+    every = place.ask("schedule", "preview", "--every", "6h", "--offset", "5m", "--count", "2").stdout
+    assert every.count(":05:00 +0000") == 2
+
+
+def test_a_schedule_that_cannot_be_read_is_the_callers_mistake(place: Place) -> None:
+    assert "minute" in mistaken(place.ask("schedule", "preview", "--cron", "99 * * * *"))
+    assert "cron_expressions" in mistaken(place.ask("schedule", "preview"))
+    assert "often" in mistaken(place.ask("schedule", "preview", "--every", "often"))
