@@ -273,6 +273,25 @@ class Alone:
             assert await store.locate(elsewhere, first.run_id) is None
             assert await store.run(elsewhere, second.run_id) is None
 
+    async def test_the_log_of_commands_is_read_backwards_over_all_instances_or_one(self, database: Database) -> None:
+        store = await database.open()
+        first, second = StoredFlow("log-1"), StoredFlow("log-2")
+        first.start()
+        second.start()
+        for _ in range(3):
+            first.signal("go")
+        await applied(store, first, second)
+        log = await store.command_log((1 << 63) - 1, 100, None)
+        mine = [one for one in log if one.workflow_id in ("log-1", "log-2")]
+        assert [one.position for one in log] == sorted((one.position for one in log), reverse=True)
+        assert [one.record for one in mine if one.workflow_id == "log-1"] == list(reversed(first.commands))
+        assert {one.namespace for one in mine} == {"default"}
+        newest = next(one.position for one in mine if one.workflow_id == "log-1")
+        assert [one.record for one in await store.command_log(newest, 2, first.key)] == first.commands[-2:-4:-1]
+        sizes = await store.command_sizes(newest, 2, first.key)
+        assert [size > 0 for size in sizes] == [True, True]
+        assert await store.command_log(log[-1].position, 5, None) == []
+
     async def test_commands_come_back_in_the_order_they_were_decided(self, database: Database) -> None:
         store = await database.open()
         instance = StoredFlow()
