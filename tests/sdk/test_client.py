@@ -269,7 +269,7 @@ async def test_a_workflow_nobody_registered_waits_for_somebody_who_does() -> Non
         handle = await app.start(unknown, "u")
         with pytest.raises(TimeoutError):
             await handle.result(0.02)
-        assert (await app.describe("u")).liveness_state == "workflow_task_ready"
+        assert (await app.describe("u")).liveness_state == "workflow_task_waiting_for_compatible_worker"
         app.register(unknown)
         assert await handle.result() == 1
 
@@ -412,7 +412,9 @@ async def test_namespaces_do_not_see_each_other() -> None:
         with pytest.raises(WorkflowNotFound):
             await other.describe("g")
         await other.start(greet, "g")
-        assert (await other.describe("g")).liveness_state == "workflow_task_ready", "no worker serves that namespace"
+        assert (await other.describe("g")).liveness_state == "workflow_task_waiting_for_compatible_worker", (
+            "no worker serves that namespace"
+        )
 
 
 async def test_history_can_be_read_from_a_sequence_on() -> None:

@@ -367,6 +367,7 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "kernel/features/schedule/records.py": "fields of a struct of ours",
         "kernel/features/timer.py": "a tuple of literals",
         "kernel/session.py": "a tuple of literals",
+        "kernel/views/causes.py": "fields of events of ours, from our own words",
         "kernel/views/liveness.py": "a literal of its callers",
         "protocol/native/client.py": "fields of a struct of ours",
         "protocol/export.py": "a tuple of literals",
