@@ -648,6 +648,20 @@ async def test_the_history_of_a_long_run_is_read_in_pages(cached: bool, monkeypa
         assert sum(pages) >= 2 * found["history_event_count"]
 
 
+async def test_the_description_of_a_long_run_has_the_newest_entries_of_its_lists() -> None:
+    async with serving() as api:
+        await long_run(api, 500)
+        for number in range(210):
+            await api.control("POST", "/workflows/o-1/signal/go", {"input": [], "request_id": f"r-{number}"})
+        found = await api.server.api.call(ask.DescribeWorkflow(workflow_id="o-1"))
+        assert (len(found.signals), len(found.commands)) == (200, 200)
+        assert found.totals == {"signals": 215, "commands": 216}
+        assert found.commands[-1].request_id == "r-209"
+        assert found.signals[-1].command_id == found.commands[-1].id
+        whole, _, _ = await api.server.api.look(ask.DescribeWorkflow(workflow_id="o-1"))
+        assert (len(whole.signals), whole.totals) == (215, {})
+
+
 async def test_a_detail_has_at_most_two_mebibytes_whatever_the_payloads() -> None:
     async with serving() as api:
         await long_run(api, 100, "x" * 50_000)

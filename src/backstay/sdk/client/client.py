@@ -280,6 +280,7 @@ class AsyncClient:
     async def describe(self, id: str) -> ask.Description:
         """Return the state of a workflow: status, current run, what it waits for, tasks, failures.
 
+        Of a run with more than 500 events each list has its newest 200 entries, and `totals` says how many there are.
         Raises `WorkflowNotFound` if there is none.
         """
         found = await self.call(ask.DescribeWorkflow(workflow_id=id, namespace=self.namespace))

@@ -397,6 +397,7 @@ class Client:
     def describe(self, id: str) -> ask.Description:
         """Return the state of a workflow: status, current run, what it waits for, tasks, failures.
 
+        Of a run with more than 500 events each list has its newest 200 entries, and `totals` says how many there are.
         Raises `WorkflowNotFound` if there is none.
         """
         return self._bridge.run(self._client.describe(id))
