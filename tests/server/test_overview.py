@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from .kit import Api, serving, sql
+from backstay.cli.main import dw
+
+from .kit import TOKEN, Api, serving, sql
 
 HOUR = 3600
 
@@ -339,3 +342,25 @@ async def test_a_time_or_a_bucket_that_makes_no_sense_is_refused(asked: str, fie
     async with serving() as api:
         answer = await api.control("GET", f"/wakes{asked}")
         assert (answer.status_code, answer.json()["field"], answer.json()["reason"]) == (422, field, reason)
+
+
+# -- on a terminal
+
+
+async def test_dw_prints_the_overview_and_the_queues_of_a_server() -> None:
+    async with serving(still=False) as api:
+        await api.register()
+        await api.start("o-1", task_queue="nowhere")
+        where = ("--server", str(api.http.base_url), "--token", TOKEN)
+
+        async def printed(*words: str) -> str:
+            done = await asyncio.to_thread(CliRunner().invoke, dw, [*words, *where], prog_name="dw")
+            assert done.exit_code == 0, done.output
+            return done.output
+
+        shown = await printed("overview", "--window", "1h")
+        assert "No live worker serves queue 'nowhere'" in shown
+        assert "1 active, 0 stale" in shown
+        queues = await printed("queues")
+        assert "nowhere" in queues
+        assert "o-1" in await printed("queues", "nowhere")
