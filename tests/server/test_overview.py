@@ -207,7 +207,7 @@ async def test_a_queue_that_is_held_back_needs_somebody() -> None:
 async def test_a_long_history_needs_somebody() -> None:
     async with serving(continue_as_new_event_threshold=250) as api:
         await api.start()
-        await overview(api)
+        await api.world.advance(1)
         sql(api, "update workflow_run_summaries set events = 300")
         one = causes(await overview(api, after=0))["history_budget"]
         assert one["count"] == 1

@@ -20,6 +20,8 @@ BOUNDARY = {
     "/api/wakes": "overview",
     "/api/task-queues": "overview",
     "/api/task-queues/{queue}": "overview",
+    "/api/task-queues/{queue}/tasks": "overview",
+    "/api/task-queues/{queue}/build-ids": "overview",
     "/api/flows/{bucket}": "runs",
     "/api/flows/{bucket}/count": "runs",
     "/api/workflows": "runs",

@@ -24,12 +24,13 @@ from backstay.server.settings import Settings
 from backstay.server.tallies import Tallies, WindowFigures
 from backstay.server.workers import WorkerRegistry
 from backstay.store import Store
-from backstay.store.figures import ScheduleCounts, Wakes
+from backstay.store.figures import OpenSizes, ScheduleCounts, Wakes
 from backstay.store.views import HOUR, MINUTE
 
 QUEUES = 50  # that are shown, those with the oldest tasks first; the others are counted
 SOON = 5 * MINUTE  # the intervals of the next hour
 DAY = 24 * HOUR
+SIZES_EVERY = 10 * SECOND
 
 
 class Overviews:
@@ -43,6 +44,7 @@ class Overviews:
         self._fleet = fleet
         self._settings = settings
         self._tallies = Tallies(node.store, node.engine.world.now)
+        self._large: dict[str, tuple[Micros, OpenSizes]] = {}
         self._under_way: dict[tuple[str, str], asyncio.Task[dict[str, Any]]] = {}
 
     async def read(self, namespace: str, window: str) -> dict[str, Any]:
@@ -89,7 +91,7 @@ class Overviews:
     async def _attention(
         self, namespace: str, figures: WindowFigures, queues: list[QueueState], schedules: ScheduleCounts, now: Micros
     ) -> list[attention.Attention]:
-        store, settings = self._store, self._settings
+        store = self._store
         proof = self._node.certificate.proof
         waiting = [group for queue in queues for group in queue.waiting]
         lonely: list[attention.Attention] = []
@@ -98,9 +100,7 @@ class Overviews:
             # The index of what is ready is read only if it is needed.
             lonely = attention.without_worker(fleet, namespace, waiting, await store.ready_runs(namespace), now)
         late = await store.overdue(namespace, now - attention.LATE, attention.LATE_LOOKED_AT)
-        large = await store.open_sizes(
-            namespace, settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
-        )
+        large = await self._sizes(namespace, now)
         found = [
             *attention.stranded(0 if proof is None else proof.of(namespace).stranded),
             *attention.stored(await store.attention_counts(namespace)),
@@ -112,6 +112,15 @@ class Overviews:
             *attention.over_budget(large),
         ]
         return sorted(found, key=lambda one: one.tone != "danger")
+
+    async def _sizes(self, namespace: str, now: Micros) -> OpenSizes:
+        """The sizes of open histories. They grow slowly and all of them are looked at, so they are read now and then only."""
+        known = self._large.get(namespace)
+        if known is None or not 0 <= now - known[0] < SIZES_EVERY:
+            settings = self._settings
+            events, size = settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
+            known = self._large[namespace] = (now, await self._store.open_sizes(namespace, events, size))
+        return known[1]
 
     def _shown_queues(self, queues: list[QueueState], now: Micros) -> dict[str, Any]:
         """Queues with the oldest tasks first, and then those without any."""
