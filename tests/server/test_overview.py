@@ -288,6 +288,27 @@ async def test_a_standby_has_an_overview_too(tmp_path: Path) -> None:
             assert (seen["stock"]["open"], seen["queues"]["backlog"]) == (1, 1)
 
 
+async def test_an_overview_of_a_postgresql_server(postgresql_url: str) -> None:
+    async with serving(still=False, store=postgresql_url) as api:
+        await api.register()
+        await sleeper(api, "sleeps", 600)
+        await api.start("waits", task_queue="nowhere", build_id="b1")
+        deadline = asyncio.get_running_loop().time() + 10
+        while True:
+            seen = (await api.control("GET", "/overview?window=1h")).json()
+            if seen["stock"]["states"]["sleeping"] and seen["totals"]["started"] == 2:
+                break
+            assert asyncio.get_running_loop().time() < deadline, seen
+            await asyncio.sleep(0.01)
+        assert (seen["stock"]["open"], seen["queues"]["backlog"]) == (2, 1)
+        assert seen["wakes"]["next_hour"]["runs"] == 1
+        assert causes(seen)["no_worker"]["task_queue"] == "nowhere"
+        builds = (await api.control("GET", "/task-queues/nowhere/build-ids")).json()["build_ids"]
+        assert [(one["build_id"], one["open_runs"]) for one in builds] == [("b1", 1)]
+        (task,) = (await api.control("GET", "/task-queues/nowhere/tasks")).json()["tasks"]
+        assert task["workflow_id"] == "waits"
+
+
 # -- what will wake
 
 
