@@ -212,9 +212,9 @@ class Api:
         """Describe the current run of an instance, with everything that its history tells."""
         return self.looking.current(request.namespace, request.workflow_id)
 
-    def look_at(self, row: RunRow) -> Awaitable[Looked]:
-        """Describe any run, with everything that its history tells."""
-        return self.looking.of_run(row)
+    def look_at(self, row: RunRow, *, views: bool = True) -> Awaitable[Looked]:
+        """Describe any run, with everything that its history tells. Without `views`: by its state only."""
+        return self.looking.of_run(row, views=views)
 
     def glance(self, namespace: str, workflow_id: str) -> Awaitable[Looked]:
         """Describe the current run of an instance by its state, with its first and last events only."""

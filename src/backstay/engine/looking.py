@@ -83,16 +83,19 @@ class Looking:
                     raise
         raise AssertionError("the last try raises")
 
-    async def of_run(self, row: RunRow) -> Looked:
-        """Any run of an instance. An earlier run is told from its own history alone."""
+    async def of_run(self, row: RunRow, *, views: bool = True) -> Looked:
+        """Any run of an instance. An earlier run is told from its own history alone. `views` as above."""
         with collector.resting():
-            return await self._of_run(row)
+            looked = await self._of_run(row, views)
+            if not views:
+                await self.release(looked)
+        return looked
 
-    async def _of_run(self, row: RunRow) -> Looked:
+    async def _of_run(self, row: RunRow, views: bool) -> Looked:
         opening = await self._opening(row.workflow, row.workflow_id)
         newest = await self._newest(row.namespace, row.workflow_id)
         if row.key == opening.row.run or newest is None or row.key == newest.key:
-            found = await self.current(row.namespace, row.workflow_id)
+            found = await self.current(row.namespace, row.workflow_id, views=views)
             if found.found.run is not None and found.found.run.key == row.key:
                 return found
         history = await self.whole(row)
@@ -102,7 +105,7 @@ class Looking:
         instance = Instance(row.workflow, row.namespace, row.workflow_id)
         instance.exists = True
         run = instance.run = Run(row.key, row.run_id, row.number)
-        commands = await self.commands(row.workflow)
+        commands = await self.commands(row.workflow) if views else None
         await self.aside(history, lambda: self._engine.machine.fold(instance, run, history))
         found, _, ends = await self._told(instance, history, commands, current=False)
         drifted = newest is not None and newest.key != opening.row.run
@@ -164,18 +167,20 @@ class Looking:
         run = folded.current
         await self.aside(history, lambda: self._engine.machine.fold(folded, run, history))
         loading.add_rows(folded, opening.row, row, opening.tasks)
-        return await self._told(folded, history, commands)
+        return await self._told(folded, history, commands if views else None)
 
     async def _told(
-        self, instance: Instance, history: list[Recorded], commands: list[CommandRecord], *, current: bool = True
+        self, instance: Instance, history: list[Recorded], commands: list[CommandRecord] | None, *, current: bool = True
     ) -> Looked:
-        """Describe a state that belongs to this call alone."""
+        """Describe a state that belongs to this call alone. Without `commands`: by the state only."""
         definition, deployed = self._code_of(instance.current)
         now = self._engine.world.now()
         machine, is_stranded = self._engine.machine, self._is_stranded()
 
         def make() -> Description:
             found = describe_state(machine, instance, now, definition, is_stranded, deployed, current=current)
+            if commands is None:
+                return found
             return with_history(found, history, commands, list(instance.buffered_events))
 
         rows = history if len(history) >= len(instance.tasks) else list(instance.tasks)

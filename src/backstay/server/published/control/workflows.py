@@ -25,7 +25,7 @@ async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def describe_run(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return described(server, await server.api.look_at(await find_run(server, request)))
+    return described(server, await server.api.look_at(await find_run(server, request), views=False))
 
 
 async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
@@ -36,7 +36,7 @@ async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
     id = None if current.found.run is None else current.found.run.run_id
     shown: list[dict[str, Any]] = []
     for row in rows:
-        shown.append(run_in_chain(current if row.run_id == id else await server.api.look_at(row)))
+        shown.append(run_in_chain(current if row.run_id == id else await server.api.look_at(row, views=False)))
         await server.api.turn()
     return {"workflow_id": workflow_id, "run_count": len(rows), "runs": shown}
 
