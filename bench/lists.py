@@ -7,13 +7,14 @@
 
 The runs are rows without histories, with the summaries that a projector would have stored: lists read nothing else. While each
 list is asked, `GET /api/health` is asked all the time on another connection; the longest of its answers is how long the engine's
-thread was held, at most.
+thread was held, at most. The CPU is that of the whole server, with those questions after its health.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import random
 import subprocess
 import sys
@@ -43,7 +44,7 @@ TYPES = [f"type-{n}" for n in range(40)]
 TEAMS = [f"team-{n}" for n in range(20)]
 NOW = time.time_ns() // 1000
 DAY = 86_400 * SECOND
-ASKED = 7  # times each
+ASKED = 10  # times each
 
 LISTS = (
     "/api/flows/all",
@@ -148,6 +149,9 @@ class Rows:
                 next_task_type=None if ready is None else ready.type,
                 next_task_state=None if ready is None else ready.state,
                 next_task_at=None if ready is None else ready.available_at,
+                task_problem=state == "blocked",
+                can_repair=state == "blocked",
+                until=ready.available_at if ready is not None and state == "retrying" else wake,
                 last_error="it failed" if state in ("blocked", "retrying") else None,
                 events=events,
                 bytes=events * 200,
@@ -311,12 +315,20 @@ def ask(http: HTTPConnection, path: str) -> tuple[float, bytes]:
     return took, body
 
 
-def measure(port: int) -> None:
+def cpu(pid: int) -> float:
+    """Milliseconds of CPU that the server has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
+
+
+def measure(port: int, pid: int) -> None:
     http = HTTPConnection("127.0.0.1", port)
     pulse = Pulse(port)
     pulse.start()
     after, before = (time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime((NOW - n * DAY) / SECOND)) for n in (3, 2))
-    print(f"{'median ms':>10} {'worst ms':>9} {'held ms':>8} {'KB':>6} {'found':>7} {'looked at':>10}  what")
+    print(
+        f"{'median ms':>10} {'worst ms':>9} {'CPU ms':>7} {'held ms':>8} {'KB':>6} {'found':>7} {'looked at':>10}  what"
+    )
     time.sleep(1)
     worst = 0.0
     for path in (*LISTS, *COUNTS):
@@ -324,17 +336,19 @@ def measure(port: int) -> None:
         ask(http, named)
         pulse.longest = 0.0
         times: list[float] = []
+        used = cpu(pid)
         body = b""
         for _ in range(ASKED):
             took, body = ask(http, named)
             times.append(took * 1000)
+        used = (cpu(pid) - used) / ASKED
         told = msgspec.json.decode(body)
         number = told.get("flow_count", told.get("count", told.get("workflow_count", len(told.get("suggestions", [])))))
         more = "" if told.get("complete", True) else "+"
         held = pulse.longest * 1000
         worst = max(worst, held)
         print(
-            f"{median(times):10.1f} {max(times):9.1f} {held:8.1f} {len(body) / 1024:6.0f} {f'{number}{more}':>7}"
+            f"{median(times):10.1f} {max(times):9.1f} {used:7.1f} {held:8.1f} {len(body) / 1024:6.0f} {f'{number}{more}':>7}"
             f" {told.get('looked_at', ''):>10}  {path}"
         )
     pulse.stopped = True
@@ -359,7 +373,7 @@ def main() -> None:
             print(f"{given.runs} runs made in {time.perf_counter() - began:.0f} s")
         process, port = serve(store)
         try:
-            measure(port)
+            measure(port, process.pid)
         finally:
             process.terminate()
             process.wait()

@@ -244,6 +244,69 @@ def test_list_filters_and_limits(place: Place) -> None:
     assert place.ask("list", "--type", "nothing").stdout.strip() == "no runs match"
 
 
+def listed_ids(place: Place, *options: str) -> str:
+    """The ids that `dw list` shows, in their order."""
+    return " ".join(line.split()[0] for line in place.ask("list", *options).stdout.splitlines()[1:])
+
+
+@pytest.mark.parametrize("views", [True, False], ids=["with stored views", "without"])
+def test_list_takes_any_combination_of_filters(place: Place, views: bool) -> None:
+    with Backstay(place.directory / "backstay.db", [counted, asleep, busy], views=views) as backstay:
+        blue = backstay.options(business_key="k-1", labels={"team": "blue", "tier": "gold"}, search={"amount": 7})
+        blue.execute(counted, "blue-1", 1)
+        backstay.options(labels={"team": "red"}).start(asleep, "red-1")
+        backstay.options(queue="far").start(asleep, "far-1")
+        backstay.start(asleep, "stops-1").terminate()
+        until(lambda: backstay.list(state="sleeping", labels={"team": "red"}))
+        assert [run.workflow_id for run in backstay.list(attention="no_worker")] == ["far-1"]
+        assert backstay.list(queue="far", state="paused") == []
+        with pytest.raises(ValueError, match="did you mean 'sleeping'"):
+            backstay.list(state="sleepin")
+    for options, found in (
+        (("--label", "team=red"), "red-1"),
+        (("--label", "team=blue", "--label", "tier=gold", "--type", "counted"), "blue-1 blue-1"),
+        (("--label", "team=blue", "--label", "team=red", "--status", "open"), "red-1"),
+        (("--attribute", "amount=7", "--state", "continued"), "blue-1"),
+        (("--attribute", "amount=8"), ""),
+        (("--business-key", "k-1", "--state", "completed"), "blue-1"),
+        (("--state", "sleeping"), "red-1"),
+        (("--status", "terminated"), "stops-1"),
+        (("--status", "cancelled"), ""),
+        (("--queue", "far"), "far-1"),
+        (("--search", "st"), "stops-1"),
+        (("--since", "1h", "--type", "asleep"), "stops-1 far-1 red-1"),
+        (("--until", "1h"), ""),
+        (("--closed-since", "1h", "--sort", "closed", "--type", "asleep"), "stops-1"),
+        (("--type", "asleep", "--reverse"), "red-1 far-1 stops-1"),
+        (("--view", "system:terminated"), "stops-1"),
+    ):
+        assert listed_ids(place, *options) == found, options
+    assert place.ask("list", "--count", "--status", "open").stdout.strip() == "2"
+    by = [line.split() for line in place.ask("list", "--by", "status").stdout.splitlines()[1:]]
+    assert ["completed", "2"] in by
+    assert ["terminated", "1"] in by
+    assert "until" in place.ask("list", "--state", "sleeping", "--why").stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--state", "sleepin"), "did you mean 'sleeping'?"),
+        (("--attention", "blockd"), "did you mean 'blocked'?"),
+        (("--sort", "closd"), "did you mean 'closed'?"),
+        (("--by", "statte"), "did you mean 'state'?"),
+        (("--label", "team"), "--label is KEY=VALUE"),
+        (("--since", "yesterday"), "a time like"),
+        (("--since", "1h", "--until", "2h"), "nothing can match"),
+        (("--view", "gone"), "there is no saved view 'gone'"),
+    ],
+)
+def test_list_says_what_is_wrong_with_a_filter(place: Place, options: tuple[str, ...], told: str) -> None:
+    with Backstay(place.directory / "backstay.db", [counted]):
+        pass
+    assert told in mistaken(place.ask("list", *options))
+
+
 @pytest.mark.parametrize("columns", [20, 40, 60, 80, 100, 160])
 def test_ids_are_never_folded_or_cut(place: Place, columns: int) -> None:
     with Backstay(place.directory / "backstay.db", [counted]) as backstay:

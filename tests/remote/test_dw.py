@@ -178,3 +178,15 @@ def test_mistakes_are_said_in_one_line(shop: Shop) -> None:
     assert "no workflow 'x'" in shop.dw("describe", "x", code=1)
     said = shop.dw("list", "--db", "a.db", code=2)
     assert "not both" in said
+
+
+def test_lists_of_a_server_take_filters_and_saved_views(shop: Shop) -> None:
+    for number in range(3):
+        shop.dw("start", "expense.py:Expense", f"exp-{number}", "100")
+    shop.dw("terminate", "exp-0")
+    assert "exp-1" in shop.dw("list", "--state", "ready", "--attention", "no_worker")
+    assert "no runs match" in shop.dw("list", "--state", "sleeping")
+    assert "exp-0" not in shop.dw("list", "--view", "system:running")
+    assert shop.dw("list", "--view", "system:running", "--count").strip() == "2"
+    assert "No live worker" in shop.dw("list", "--search", "exp-1", "--why")
+    assert "there is no saved view 'gone'" in shop.dw("list", "--view", "gone", code=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from backstay.kernel.views.run_query import RunPlace
 from backstay.store import RunFilter
 from backstay.store import postgresql as dialect
 from backstay.store.postgresql.connection import address, prepare, writing
-from backstay.store.postgresql.listing import select_runs
-from backstay.store.sql import queries
+from backstay.store.postgresql.listing import DIALECT, select_runs
+from backstay.store.sql import number, queries
 from backstay.store.views import VIEWS
 
 from ..postgresql import with_schema
+from .plans import SEARCHES, statements
 
 QUERIES = queries("backstay.store.postgresql", numbered=True)
 
@@ -109,3 +112,14 @@ async def test_a_list_by_an_indexed_column_does_not_read_all_runs(url: str, wher
         steps = await plan(connection, statement, len(parameters))
     assert index in steps
     assert "Seq Scan" not in steps
+
+
+async def test_a_search_reads_no_table_as_a_whole(url: str) -> None:
+    async with session(url) as connection:
+        for kind, (query, index) in SEARCHES.items():
+            for after in (None, RunPlace(9, 9)):
+                steps = ""
+                for statement, parameters in statements(DIALECT, query, after):
+                    steps += await plan(connection, number(statement), len(parameters))
+                assert re.search({"facet": "facet_key"}.get(index, index), steps), f"{kind}\n{steps}"
+                assert "Seq Scan" not in steps, f"{kind}\n{steps}"

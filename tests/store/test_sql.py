@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
+from backstay.kernel.views.run_query import RunPlace
 from backstay.store import RunFilter
 from backstay.store import sqlite as dialect
 from backstay.store.sql import migrations, queries
 from backstay.store.sqlite.connection import connect, migrate
-from backstay.store.sqlite.listing import select_runs
+from backstay.store.sqlite.listing import DIALECT, select_runs
 from backstay.store.views import VIEWS
+
+from .plans import SEARCHES, statements
 
 QUERIES = queries("backstay.store.sqlite")
 TEMPLATES = {name for name, text in QUERIES.items() if text.endswith("values")}
@@ -152,3 +155,14 @@ def test_a_list_without_a_filter_reads_runs_in_their_order(connection: sqlite3.C
     reads, *length = plan(connection, *select_runs(QUERIES["runs"], RunFilter()))
     assert reads == "SCAN run"
     assert length == ["CORRELATED SCALAR SUBQUERY 1", "SEARCH workflow USING INTEGER PRIMARY KEY (rowid=?)"]
+
+
+@pytest.mark.parametrize("after", [None, RunPlace(9, 9)], ids=["first page", "next page"])
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_a_search_reads_no_table_as_a_whole(connection: sqlite3.Connection, kind: str, after: RunPlace | None) -> None:
+    query, index = SEARCHES[kind]
+    steps = [step for one in statements(DIALECT, query, after) for step in plan(connection, *one)]
+    assert any(re.search(rf"SEARCH \w+ USING .*\b{index}\b", step) or index == "facet" for step in steps), steps
+    assert any("SEARCH facet USING PRIMARY KEY" in step for step in steps) or index != "facet"
+    whole = [step for step in steps if step.startswith("SCAN")]
+    assert set(whole) <= {"SCAN looked", "SCAN part", "SCAN one", "SCAN CONSTANT ROW"}, "what is scanned is bounded"

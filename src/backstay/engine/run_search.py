@@ -27,11 +27,12 @@ from backstay.protocol.run_lists import CountedRuns, CountRuns, FoundRuns, Liste
 from backstay.store.search import FoundRun
 
 SMALL = 500
-BOUND = 2_000  # index entries that one statement looks at
+BOUND = 1_000  # runs that one statement looks at
 LOOKED_AT = 20_000  # that one page looks at
-COUNTED = 20_000  # rows that a count looks at
-EACH = 1_000  # runs that a count asks for their summary
-TOGETHER = 100  # summaries that are read without a pause
+COUNTED = 2_000  # rows that a count looks at
+EACH = 200  # runs that a count asks for their summary
+ENOUGH = 20_000  # microseconds after which a page ends where it is
+TOGETHER = 50  # runs that are told of without a pause
 LONG = 500  # events from which on the history of a closed run is folded a page at a time
 GROUPS = 1_000
 
@@ -74,6 +75,7 @@ class RunSearch:
         untaken = await self._untaken(query, finder)
         found: list[ListedRun] = []
         looked = 0
+        began = self._engine.world.ticks()
         while True:
             page = await self._store.search(
                 query, after, limit - len(found), BOUND, self._now, trusts=self._trusts, untaken=untaken
@@ -81,7 +83,8 @@ class RunSearch:
             looked += page.looked_at
             found += [run for run in await self._listed(page.found, finder) if _fits(query, run)]
             after = page.end
-            if after is None or len(found) == limit or looked >= LOOKED_AT:
+            late = self._engine.world.ticks() - began > ENOUGH
+            if after is None or len(found) == limit or looked >= LOOKED_AT or late:
                 return FoundRuns(runs=found, looked_at=looked, complete=page.complete, end=after)
 
     async def count(self, request: CountRuns) -> CountedRuns:
@@ -115,13 +118,15 @@ class RunSearch:
         """Count runs one by one, as far as a count goes: no column has what is asked for."""
         groups: Counter[str | None] = Counter()
         after, looked, asked = None, 0, 0
+        began = self._engine.world.ticks()
         while True:
             page = await self._among_many(query, after, TOGETHER, finder)
             groups.update(group_of(run, group_by) for run in page.runs)
             looked += page.looked_at
             asked += len(page.runs)
             after = page.end
-            if after is None or asked >= EACH or looked >= LOOKED_AT:
+            late = self._engine.world.ticks() - began > ENOUGH
+            if after is None or asked >= EACH or looked >= LOOKED_AT or late:
                 return _counted(groups, looked, page.complete and after is None)
 
     async def _causes(self, query: RunQuery, finder: FactFinder) -> dict[str | None, int]:
@@ -159,24 +164,20 @@ class RunSearch:
 
     # -- what is said about runs
 
-    async def listed(self, found: Sequence[FoundRun]) -> list[ListedRun]:
-        return await self._listed(found, await self._finder())
-
     async def _listed(self, found: Sequence[FoundRun], finder: FactFinder) -> list[ListedRun]:
-        summaries: dict[int, RunSummary | None] = {}
+        runs: list[ListedRun] = []
         for start in range(0, len(found), TOGETHER):
             if start:
                 await self._turn()
-            summaries |= await self._summaries(found[start : start + TOGETHER])
-        runs: list[ListedRun] = []
-        for one in found:
-            summary = summaries[one.row.key]
-            facts = Facts() if summary is None else finder.of(summary)
-            said = present(one.row, summary, facts, self._now, is_current=one.is_current)
-            runs.append(
-                ListedRun(row=one.row, is_current=one.is_current, summary=summary, present=said, value=one.value)
-            )
+            part = found[start : start + TOGETHER]
+            summaries = await self._summaries(part)
+            runs += [self._told(one, summaries[one.row.key], finder) for one in part]
         return runs
+
+    def _told(self, one: FoundRun, summary: RunSummary | None, finder: FactFinder) -> ListedRun:
+        facts = Facts() if summary is None else finder.of(summary)
+        said = present(one.row, summary, facts, self._now, is_current=one.is_current)
+        return ListedRun(row=one.row, is_current=one.is_current, summary=summary, present=said, value=one.value)
 
     async def _summaries(self, found: Sequence[FoundRun]) -> dict[int, RunSummary | None]:
         """Summaries of runs as their rows are now; None: the history of a run is damaged."""

@@ -17,7 +17,10 @@ from backstay.store.search import RUN_COLUMNS, FoundRun, Steps, choose, joined, 
 from backstay.store.search_conditions import STALE, STATE_OF_CLOSED, Dialect, conditions, driving_statuses
 
 INDEXED = 100_000
-"""The entries of an index that one number counts at most."""
+"""The entries of an index of runs that a count looks at, all of its numbers together."""
+
+FACETS = 50_000
+"""The same for labels and search attributes, whose entries are longer."""
 
 VALUES = 100
 """The most values of a field that are told apart."""
@@ -125,17 +128,31 @@ def as_text(dialect: Dialect, value: str) -> str:
     return str(int(found)) if isinstance(found, float) and found.is_integer() else str(found)
 
 
-def _counted(sources: Sequence[tuple[str, list[Any]]]) -> Steps[list[int]]:
-    """How many entries each of these has, up to `INDEXED`."""
+def _counted(sources: Sequence[tuple[str, list[Any]]], most: int) -> Steps[tuple[list[int], bool]]:
+    """How many entries each of these has, and whether all were counted. At most `most` are: each gets its share of them, and
+    those that have more get what others did not need."""
     if not sources:
-        return []
-    each = (f"(select count(*) from (select 1 from {source} limit {INDEXED}) as one)" for source, _ in sources)
+        return [], True
+    share = most // len(sources)
+    numbers = yield from _up_to(sources, share)
+    longer = [place for place, number in enumerate(numbers) if number == share]
+    left = most - sum(numbers)
+    if longer and left > share:
+        share += left // len(longer)
+        again = yield from _up_to([sources[place] for place in longer], share)
+        for place, number in zip(longer, again, strict=True):
+            numbers[place] = number
+    return numbers, max(numbers) < share
+
+
+def _up_to(sources: Sequence[tuple[str, list[Any]]], limit: int) -> Steps[list[int]]:
+    each = (f"(select count(*) from (select 1 from {source} limit {limit}) as one)" for source, _ in sources)
     found = yield f"select {', '.join(each)}", [given for _, several in sources for given in several]
     return list(found[0])
 
 
-def _told(names: Sequence[str | None], numbers: Sequence[int], *, grouped: bool = True) -> RunCounts:
-    complete = all(number < INDEXED for number in numbers)
+def _told(names: Sequence[str | None], counted: tuple[Sequence[int], bool], *, grouped: bool = True) -> RunCounts:
+    numbers, complete = counted
     groups: dict[str | None, int] = {}
     for name, number in zip(names, numbers, strict=True):
         if number:
@@ -146,16 +163,16 @@ def _told(names: Sequence[str | None], numbers: Sequence[int], *, grouped: bool 
 
 def _statuses(query: RunQuery, statuses: Sequence[str], *, grouped: bool) -> Steps[RunCounts]:
     source = "run where namespace = ? and status = ?"
-    numbers = yield from _counted([(source, [query.namespace, status]) for status in statuses])
-    return _told(statuses, numbers, grouped=grouped)
+    counted = yield from _counted([(source, [query.namespace, status]) for status in statuses], INDEXED)
+    return _told(statuses, counted, grouped=grouped)
 
 
 def _summaries(query: RunQuery, group_by: str) -> Steps[RunCounts]:
     """Open runs by state or cause, from the index of summaries."""
     states = OPEN_STATES if group_by == "state" else ("blocked", "repair_needed", "retrying", "history_budget")
     source = f"workflow_run_summaries where namespace = ? and {group_by} = ?"
-    numbers = yield from _counted([(source, [query.namespace, state]) for state in states])
-    return _told(states, numbers)
+    counted = yield from _counted([(source, [query.namespace, state]) for state in states], INDEXED)
+    return _told(states, counted)
 
 
 def _values(dialect: Dialect, query: RunQuery, group_by: str) -> Steps[RunCounts]:
@@ -170,8 +187,8 @@ def _values(dialect: Dialect, query: RunQuery, group_by: str) -> Steps[RunCounts
         names = yield from values_of("value", "facet where namespace = ? and name = ?", place, "", VALUES + 1)
         source = "facet where namespace = ? and name = ? and value = ?"
         sources = [(source, [*place, name]) for name in names[:VALUES]]
-    numbers = yield from _counted(sources)
-    counts = _told([_shown(dialect, group_by, name) for name in names[:VALUES]], numbers)
+    counted = yield from _counted(sources, INDEXED if group_by == "workflow_type" else FACETS)
+    counts = _told([_shown(dialect, group_by, name) for name in names[:VALUES]], counted)
     return counts._replace(complete=counts.complete and len(names) <= VALUES)
 
 

@@ -31,6 +31,7 @@ Steps = Generator[Clause, Found, T]
 """Statements with their parameters; each is answered with its rows."""
 
 MOST_ARMS = 60
+FARTHER = 5  # times the bound: how far the first look into each index goes, which reads no rows
 _STORED_CAUSES = ("blocked", "repair_needed", "retrying", "history_budget")
 
 
@@ -180,7 +181,7 @@ def choose(
     given: list[Any] = []
     for driver in drivers:
         if driver.ordered:
-            window, parameters = window_of(dialect, driver, span, query.descending, bound)
+            window, parameters = window_of(dialect, driver, span, query.descending, bound * FARTHER)
             probes.append(f"(select count(*) from ({window}) as looked)")
             given += parameters
         else:
@@ -248,6 +249,9 @@ def _viewed(query: RunQuery, untaken: Sequence[TaskGroup]) -> list[Driver]:
         stored = [Arm("run", f"{source} attention = ?", [place, cause]) for cause in causes if cause in _STORED_CAUSES]
         if "overdue" not in causes:
             found.append(Driver([*stored, *groups], False) if groups else Driver(stored))
+    if query.flags.get("task_problem") is True:
+        tasked = ("blocked", "working", "ready", "retrying", "paused")  # the others have no task that could be one
+        found.append(Driver([Arm("run", f"{source} state = ?", [place, state]) for state in tasked]))
     if query.flags.get("repair_attention") is True or set(query.fields.get("repair_blocked_reason", ())) == {
         "waiting_for_compatible_worker"
     }:

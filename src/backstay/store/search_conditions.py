@@ -155,7 +155,7 @@ def _about(found: _Conditions, text: str) -> None:
 
 def _views(found: _Conditions, dialect: Dialect, query: RunQuery, now: Micros, untaken: Sequence[TaskGroup]) -> None:
     fields, flags = query.fields, query.flags
-    waiting, groups = untaken_condition(untaken)
+    waiting, groups = untaken_condition(untaken, now)
     if "state" in fields:
         opened = [state for state in fields["state"] if state in OPEN_STATES]
         closed = [state for state in fields["state"] if state in CLOSED_STATES]
@@ -187,23 +187,24 @@ def _views(found: _Conditions, dialect: Dialect, query: RunQuery, now: Micros, u
         found.add(f"({STALE} or {waiting})", *groups)
     if flags.get("task_problem") is True:
         marked = dialect.contains('"task_problem":true')
-        found.add(f"({STALE} or s.attention is not null or s.state = 'working' or {marked})")
+        found.add(f"({STALE} or s.state = 'working' or {marked})")
     if "continue_as_new_recommended" in flags:
         events, size = (limit or 1 << 62 for limit in query.budget)
         over = f"(s.events >= {events} or s.bytes >= {size})"
         found.add(f"({STALE} or {'' if flags['continue_as_new_recommended'] else 'not '}{over})")
 
 
-def untaken_condition(untaken: Sequence[TaskGroup]) -> Clause:
-    """The next task of the run is one of those that no worker takes."""
+def untaken_condition(untaken: Sequence[TaskGroup], now: Micros) -> Clause:
+    """The next task of the run is one of those that no worker takes. An attempt whose time has come is ready, too."""
     if not untaken:
         return "1 = 0", []
+    ready = f"(s.state = 'ready' or (s.state = 'retrying' and s.until <= {now}))"
     if len(untaken) > MOST_GROUPS:
-        return "s.state in ('ready', 'retrying')", []
+        return ready, []
     groups: list[str] = []
     given: list[Any] = []
     for group in untaken:
         build = "s.build is null" if group.build is None else "s.build = ?"
         groups.append(f"(s.queue = ? and s.task_kind = ? and s.task_type = ? and {build})")
         given += [group.queue, group.kind, group.type, *([] if group.build is None else [group.build])]
-    return f"(s.state in ('ready', 'retrying') and ({' or '.join(groups)}))", given
+    return f"({ready} and ({' or '.join(groups)}))", given

@@ -94,7 +94,10 @@ class RunQuery(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def needs_present(self) -> bool:
         """Whether no column tells if a run fits."""
-        return any(name in self.fields for name in (*VIEWED, *PRESENT) if name not in SQL_VIEWED) or any(
+        if "attention" in self.fields and not set(self.fields["attention"]) <= {"blocked", "repair_needed"}:
+            return True
+        told = (*SQL_VIEWED, "attention")
+        return any(name in self.fields for name in (*VIEWED, *PRESENT) if name not in told) or any(
             name in self.flags for name in FLAGS[4:]
         )
 
