@@ -19,11 +19,11 @@ from durable_workflow.history_bundle_verify import verify_bundle
 
 from backstay import AsyncClient
 from backstay.codec import avro
-from backstay.engine import looking
-from backstay.protocol import export as protocol_export
-from backstay.protocol import requests, run_detail
+from backstay.engine import looking, slices
+from backstay.protocol import export_file, run_detail
+from backstay.protocol.bundle_check import ExportBundle
+from backstay.protocol.export import canonical
 from backstay.server.published.control import detail as detail_route
-from backstay.server.published.control import exports as exports_route
 from backstay.server.server import Server
 from backstay.server.settings import Settings, WrongSetting
 
@@ -361,11 +361,10 @@ async def test_an_export_is_the_same_whole_and_in_pieces(monkeypatch: pytest.Mon
     async with serving(export_signing_key="k3y") as api:
         await busy(api)
         whole = await export(api)
-        monkeypatch.setattr(looking, "SHORT", 1)
-        monkeypatch.setattr(requests, "PAGE_MAX", 2)
-        monkeypatch.setattr(protocol_export, "_TOGETHER", 1)
-        monkeypatch.setattr(exports_route, "IN_MEMORY", 1000)
-        monkeypatch.setattr(exports_route, "PART", 777)
+        monkeypatch.setattr(slices, "SLICE", 1)
+        monkeypatch.setattr(export_file, "STEP", 1)
+        monkeypatch.setattr(export_file, "IN_MEMORY", 100)
+        monkeypatch.setattr(export_file, "PART", 777)
         parts = await export(api)
         assert parts == whole
         assert verify_bundle(parts, "k3y")["status"] == "ok"
@@ -374,10 +373,10 @@ async def test_an_export_is_the_same_whole_and_in_pieces(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "content", [{}, {"a": []}, {"b": [1] * 5, "a": {"c": {"d": [{"z": "\u00e9"}] * 5}}, "n": None}]
 )
-def test_pieces_are_the_canonical_text(content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol_export, "_TOGETHER", 2)
+def test_a_bundle_of_any_spelling_has_one_canonical_text(content: dict[str, Any]) -> None:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    assert b"".join(protocol_export.pieces(content)) == protocol_export.canonical(content) == text
+    for spelled in (text, json.dumps(content, indent=2).encode()):
+        assert b"".join(ExportBundle(spelled).canonical()) == canonical(content) == text
 
 
 async def test_a_policy_that_fails_on_a_thread_fails_the_export(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,9 +330,9 @@ async def test_an_outline_is_extended_by_what_is_new(monkeypatch: pytest.MonkeyP
         read: list[int] = []
         through = slices.Slices.through
 
-        async def counted(self: Any, run: int, take: Any, *, after: int = 0, last: int = slices.END) -> int:
+        async def counted(self: Any, run: int, take: Any, *, after: int = 0, **more: Any) -> int:
             read.append(after)
-            return await through(self, run, take, after=after, last=last)
+            return await through(self, run, take, after=after, **more)
 
         monkeypatch.setattr(slices.Slices, "through", counted)
         await closed(api)

@@ -28,7 +28,7 @@ from backstay.kernel.task import Task
 from backstay.kernel.turn import add_task_deadlines
 from backstay.kernel.values import SECOND, activity_task_id, instance_kind
 from backstay.protocol.commands import SIGNAL_WAIT
-from backstay.protocol.export import bundle, canonical
+from backstay.protocol.export import bundle
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Registry
@@ -476,7 +476,7 @@ class Auditor:
         found = with_history(
             describe_state(self.machine, self.fold(loaded), at, None, None), loaded.history, commands, []
         )
-        text = canonical(bundle(run, loaded.history, commands, at, chain, found))
+        text = bundle(run, loaded.history, commands, at, chain, found)
         read = exports.read(text, self.machine.kinds)
         events = [(e.sequence, e.at, e.event, exports.said(e.context)) for e in loaded.history]
         back = [(e.sequence, e.at, e.event, e.context) for e in read]

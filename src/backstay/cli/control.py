@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import IO, Any
 
 from backstay.cli.options import ServerAt
 from backstay.cli.problems import CliError, Missing, waiting_for
 
 ANSWER = 30.0
+DOWNLOAD = 600.0  # seconds until a long answer begins: it is made first
+PART = 64 << 10
+MISSING = ("token_not_found", "instance_not_found", "run_not_found")
 
 
 def asked(
     server: ServerAt, method: str, path: str, body: dict[str, Any] | None = None, *, namespace: str | None = None
 ) -> dict[str, Any]:
     """The answer of the route; `CliError` if it refuses or if the server cannot be reached."""
+    with _reply(server, method, path, body, namespace, ANSWER) as reply:
+        return json.loads(reply.read())
+
+
+def download(server: ServerAt, path: str, into: Callable[[bytes], object], *, namespace: str | None = None) -> None:
+    """Read a long answer part by part. `CliError` also if it ends too early."""
+    with _reply(server, "GET", path, None, namespace, DOWNLOAD) as reply:
+        while part := reply.read(PART):
+            into(part)
+
+
+@contextmanager
+def _reply(
+    server: ServerAt, method: str, path: str, body: dict[str, Any] | None, namespace: str | None, seconds: float
+) -> Generator[IO[bytes]]:
+    from http.client import HTTPException
     from urllib.error import HTTPError, URLError
     from urllib.request import Request, urlopen
 
@@ -32,13 +53,13 @@ def asked(
         headers["Content-Type"] = "application/json"
     request = Request(server.url.rstrip("/") + path, data, headers, method=method)
     try:
-        with waiting_for(server.url), urlopen(request, timeout=ANSWER) as reply:
-            return json.loads(reply.read())
+        with waiting_for(server.url), urlopen(request, timeout=seconds) as reply:
+            yield reply
     except HTTPError as refusal:
         said = _said(refusal.read())
-        kind = Missing if said.get("reason") == "token_not_found" else CliError
+        kind = Missing if said.get("reason") in MISSING else CliError
         raise kind(said.get("message") or f"{server.url} answers {refusal.code}") from None
-    except (URLError, OSError, ValueError) as error:
+    except (URLError, OSError, ValueError, HTTPException) as error:
         raise CliError(f"{server.url} cannot be asked: {getattr(error, 'reason', error)}") from None
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from backstay.cli import options
+
+if TYPE_CHECKING:
+    from backstay.protocol.export_file import Exporting
 
 
 @click.command(name="export")
@@ -17,26 +22,83 @@ from backstay.cli import options
 @click.option(
     "--output", "-o", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write it there, not here."
 )
-def command(id: str, path: options.Place, namespace: str, run_id: str | None, output: Path | None) -> None:
+@click.option(
+    "--signing-key",
+    metavar="KEY",
+    envvar="DW_EXPORT_SIGNING_KEY",
+    help="Sign it with this key. Default: DW_EXPORT_SIGNING_KEY.",
+)
+@click.option(
+    "--signing-key-id",
+    metavar="NAME",
+    envvar="DW_EXPORT_SIGNING_KEY_ID",
+    help="The name of the key, for those who verify. Default: DW_EXPORT_SIGNING_KEY_ID.",
+)
+@click.option(
+    "--redactor",
+    metavar="MODULE:FUNCTION",
+    envvar="DW_EXPORT_REDACTOR",
+    help="A function that replaces payloads and texts. Default: DW_EXPORT_REDACTOR.",
+)
+def command(
+    id: str,
+    path: options.Place,
+    namespace: str,
+    run_id: str | None,
+    output: Path | None,
+    signing_key: str | None,
+    signing_key_id: str | None,
+    redactor: str | None,
+) -> None:
     """Export workflow ID with its whole history as JSON, with a checksum over all of it.
 
-    A run that is open is exported as it is now; `history_complete` says which.
+    A run that is open is exported as it is now; `history_complete` says which. Of a database it is signed and redacted as
+    asked here, of a server as the settings of the server say. `dw export verify FILE` checks the file.
 
     \b
     Examples:
       dw export order-1 > order-1.json
       dw export order-1 --run 01J9ZQ5W3V6K1Q7T0M8E2C4X5B -o first.json
+      dw export order-1 --signing-key KEY --redactor shop.privacy:redact -o order-1.json
+      dw export verify order-1.json --key KEY
     """
     from backstay.cli.problems import CliError
     from backstay.cli.reading import reader_of
-    from backstay.protocol.requests import ExportHistory
 
-    with reader_of(path, namespace) as reader:
-        text = reader.ask(ExportHistory(workflow_id=id, namespace=namespace, run_id=run_id))
-    if output is None:
-        click.echo(text)
-        return
+    how = _how(path, signing_key, signing_key_id, redactor)
+    with reader_of(path, namespace, how) as reader:
+        if output is None:
+            reader.export(namespace, id, run_id, sys.stdout.buffer.write)
+            click.echo()
+            return
+        unfinished = output.with_name(f"{output.name}.part")
+        try:
+            with unfinished.open("wb") as file:
+                reader.export(namespace, id, run_id, file.write)
+            unfinished.replace(output)
+        except OSError as error:
+            raise CliError(f"{output} cannot be written: {error.strerror}") from None
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def _how(path: options.Place, signing_key: str | None, key_id: str | None, redactor: str | None) -> Exporting:
+    from click.core import ParameterSource
+
+    from backstay.cli.problems import CliError
+    from backstay.protocol.export_file import AS_IT_IS
+    from backstay.protocol.exporting import exporting_with
+
+    if isinstance(path, options.ServerAt):
+        context = click.get_current_context()
+        for name in ("signing_key", "signing_key_id", "redactor"):
+            if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                flag = "--" + name.replace("_", "-")
+                raise CliError(f"{flag} is for a database; a server signs and redacts as its own settings say")
+        return AS_IT_IS
+    if redactor is not None and "" not in sys.path:
+        sys.path.insert(0, "")  # it may be a module of this directory
     try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"{output} cannot be written: {error.strerror}") from None
+        return exporting_with(signing_key, key_id, redactor)
+    except ValueError as error:
+        raise CliError(f"the redactor cannot be used: {error}") from None

@@ -22,6 +22,8 @@ COMMANDS = {
     "why": "backstay.cli.why",
     "history": "backstay.cli.history",
     "export": "backstay.cli.export",
+    "export verify": "backstay.cli.bundle:verify",
+    "import": "backstay.cli.bundle:import_",
     "signal": "backstay.cli.messages:signal",
     "update": "backstay.cli.messages:update",
     "query": "backstay.cli.messages:query",
@@ -40,6 +42,7 @@ COMMANDS = {
     "server": "backstay.cli.server",
     "system": "backstay.cli.projections",
     "rebuild-projections": "backstay.cli.projections:rebuild",
+    "workflow:v2:history-export": "backstay.cli.export",
     "workflow:v2:rebuild-projections": "backstay.cli.projections:rebuild",
     "system:operator-metrics": "backstay.cli.system:operator_metrics",
     "token": "backstay.cli.token",
@@ -59,6 +62,15 @@ class CommandGroup(click.Group):
             return None
         module, _, name = where.partition(":")
         return getattr(import_module(module), name or "command")
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """A command may have two words, such as `export verify`; a workflow of that name is exported by its first."""
+        both = " ".join(args[:2])
+        if both in COMMANDS and len(args) > 2:
+            return both, self.get_command(ctx, both), args[2:]
+        return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
         for stream in (sys.stdout, sys.stderr):

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
+from urllib.parse import quote
 
+from backstay.cli.control import download
 from backstay.cli.options import Place, ServerAt, existing
 from backstay.cli.problems import CliError, as_problems, waiting_for
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.node import Node
 from backstay.engine.world import AsyncioWorld
-from backstay.kernel.decision import RunRow
+from backstay.kernel.decision import Decision, RunRow
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter
-from backstay.protocol.requests import ListWorkflows, Request
+from backstay.protocol.export_file import AS_IT_IS, Exporting
+from backstay.protocol.redaction import RedactionFailed
+from backstay.protocol.requests import ExportHistory, ListWorkflows, Request
 from backstay.protocol.run_entries import make_views
+from backstay.store import Applied
 from backstay.store.opening import open_store
 
 if TYPE_CHECKING:
@@ -29,9 +34,12 @@ LOOK = 0.5  # seconds between two looks at a server
 
 
 class StoreReader:
-    def __init__(self, path: str, *, create: bool = False) -> None:
+    """`how`: how exports are signed and redacted."""
+
+    def __init__(self, path: str, *, create: bool = False, how: Exporting = AS_IT_IS) -> None:
         self.path = path if create else existing(path)
         self._create = create
+        self._how = how
 
     def __enter__(self) -> Self:
         machine = Machine()
@@ -45,7 +53,7 @@ class StoreReader:
             raise
         # A node that is never opened: it answers reads from disk.
         self.world = AsyncioWorld(self._loop)
-        self.node = Node(self.world, self.store, machine, AvroPayloads(), exporter(), make_views)
+        self.node = Node(self.world, self.store, machine, AvroPayloads(), exporter(self._how), make_views)
         self._api = self.node.api
         return self
 
@@ -75,6 +83,32 @@ class StoreReader:
         """Whether another process has committed since the last call."""
         return self.get(self.store.changed())
 
+    def has_workflows(self) -> bool:
+        """Whether there is any instance in the database, of workflows or of anything else."""
+        return self.get(self.store.mismatched(0, 1))[1] is not None
+
+    def apply(self, decision: Decision) -> None:
+        """Write a decision."""
+
+        async def applied() -> Applied:
+            done: asyncio.Future[Applied] = self._loop.create_future()
+            self.store.apply([decision], done.set_result)
+            return await done
+
+        result = self.get(applied())
+        if result.down is not None or result.stale or result.failed:
+            problem = result.down or next(iter(result.failed.values()), None)
+            raise CliError(f"{self.path} was not written: {problem or 'another process wrote to it meanwhile'}")
+
+    def export(self, namespace: str, workflow_id: str, run_id: str | None, into: Callable[[bytes], object]) -> None:
+        """Write an export part by part."""
+        request = ExportHistory(workflow_id=workflow_id, namespace=namespace, run_id=run_id)
+        try:
+            with as_problems():
+                self._loop.run_until_complete(self._api.write(request, into))
+        except RedactionFailed as failure:
+            raise CliError(f"nothing was exported: {failure}") from None
+
     def run(self, namespace: str, workflow_id: str, run_id: str) -> RunRow | None:
         found = self.get(self.store.run(namespace, run_id))
         return found if found is not None and found.workflow_id == workflow_id else None
@@ -100,6 +134,12 @@ class ServerReader:
         with as_problems(), waiting_for(self._server.url):
             return self._client.call(request)
 
+    def export(self, namespace: str, workflow_id: str, run_id: str | None, into: Callable[[bytes], object]) -> None:
+        """Write an export part by part, as the server sends it."""
+        run = "" if run_id is None else f"/runs/{quote(run_id, safe='')}"
+        path = f"/api/workflows/{quote(workflow_id, safe='')}{run}/history/export"
+        download(self._server, path, into, namespace=namespace)
+
     def has_engine(self) -> bool:
         """Always true: a server is the engine of its database."""
         return True
@@ -114,8 +154,8 @@ class ServerReader:
         return next((run for run in runs if run.run_id == run_id), None)
 
 
-def reader_of(place: Place, namespace: str) -> StoreReader | ServerReader:
-    return ServerReader(place, namespace) if isinstance(place, ServerAt) else StoreReader(place)
+def reader_of(place: Place, namespace: str, how: Exporting = AS_IT_IS) -> StoreReader | ServerReader:
+    return ServerReader(place, namespace) if isinstance(place, ServerAt) else StoreReader(place, how=how)
 
 
 def client_of(server: ServerAt, namespace: str) -> Client:

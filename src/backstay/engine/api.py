@@ -6,16 +6,17 @@ Nothing is decided here: requests become messages to instances, or reads. Reads 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sized
+from collections.abc import Awaitable, Callable, Sized
 from functools import partial
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
 from backstay.engine.cache import Reply
-from backstay.engine.describe import beside, brief
+from backstay.engine.describe import brief
 from backstay.engine.engine import Engine
 from backstay.engine.explain import Explainer
+from backstay.engine.exports import Exporter, Exports
 from backstay.engine.history_news import HistoryNews
 from backstay.engine.instances import Instances, resolver, start_message
 from backstay.engine.looking import Looked, Looking
@@ -28,12 +29,12 @@ from backstay.engine.streams import StreamApi
 from backstay.engine.waiters import ENDED, Waiter
 from backstay.engine.worker_api import WorkerApi
 from backstay.engine.workflow_commands import Payloads, WorkflowCommands
-from backstay.kernel.decision import ChainEnd, CommandRecord, RunRow
+from backstay.kernel.decision import ChainEnd, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.start import CLOSED, Reserve, ReserveReply, Start, StartReply, check_id
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
-from backstay.kernel.values import Micros, instance_kind
+from backstay.kernel.values import instance_kind
 from backstay.kernel.views.run_query import RunPlace, RunQuery, Value
 from backstay.protocol import requests as ask
 from backstay.protocol import run_lists
@@ -44,11 +45,6 @@ T = TypeVar("T")
 
 BLOCKED = "blocked"
 
-Exporter = Callable[
-    [RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], ask.Description], Iterator[bytes]
-]
-"""Writes a run as a file. It decodes payloads, which an engine does not."""
-
 
 class Api:
     """One method, `call`, for every request. `guest`: this process never becomes the engine; `unoffered`: see `Sweep`."""
@@ -57,7 +53,7 @@ class Api:
         self,
         engine: Engine,
         payloads: Payloads,
-        written: Exporter,
+        exporter: Exporter,
         *,
         guest: bool,
         unoffered: Callable[[Task], bool],
@@ -66,12 +62,12 @@ class Api:
         self._engine = engine
         self._instances = Instances(engine)
         self.streams = StreamApi(engine, self._instances)
-        self._written = written
         self.slices = Slices(engine.world, engine.store)
         self.outlines = Outlines(self.slices, engine.store)
         self.news = HistoryNews(engine)
         self.looking = Looking(engine, self._instances)
         self._search = RunSearch(engine, projector)
+        self.exports = Exports(engine, self._instances, self.looking, exporter)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
             ask.ReserveWorkflow: self.reserve,
@@ -264,27 +260,13 @@ class Api:
         return b"".join(parts).decode()
 
     async def write(self, request: ask.ExportHistory, into: Callable[[bytes], object]) -> None:
-        """Write an export piece by piece. `into` is called on another thread if the run is long."""
-        store = self._engine.store
-        if request.run_id is None:
-            found, history, ends = await self.looking.current(request.namespace, request.workflow_id)
-        else:
-            asked = await store.run(request.namespace, request.run_id)
-            if asked is None or asked.workflow_id != request.workflow_id:
-                raise Refused("run_not_found", f"there is no run {request.run_id!r}", run_id=request.run_id)
-            found, history, ends = await self.looking.of_run(asked)
-        row = found.run
-        if row is None:
-            raise Refused("instance_not_started", f"workflow {request.workflow_id!r} has no run yet")
-        commands = [command for command in found.commands if command.may_be_of(row.key)]
-        chain = await beside(store, row.namespace, ends.neighbours)
-        now = self._engine.world.now()
-
-        def write() -> None:
-            for piece in self._written(row, history, commands, now, chain, found):
+        """Write an export part by part."""
+        made = await self.exports.of(request.namespace, request.workflow_id, request.run_id)
+        try:
+            for piece in made.file.pieces():
                 into(piece)
-
-        await self.aside(history, write)
+        finally:
+            made.close()
 
     def whole(self, row: RunRow) -> Awaitable[list[Recorded]]:
         """Read a whole history. The event loop runs other work between its pages."""

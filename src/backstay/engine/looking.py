@@ -153,7 +153,7 @@ class Looking:
         # No await from here to the description: this may be the state that the engine goes on to change.
         instance = self._engine.loading.unchanged(opening) if len(opening.tasks) <= SHORT else None
         if instance is not None:
-            found, ends = self._state(instance), _ends(instance.current)
+            found, ends = self.state_of(instance), _ends(instance.current)
             held = list(instance.buffered_events)
             if not views:
                 await self._check_end(opening)
@@ -186,10 +186,11 @@ class Looking:
         rows = history if len(history) >= len(instance.tasks) else list(instance.tasks)
         return Looked(await self.aside(rows, make), history, _ends(instance.current))
 
-    def _state(self, instance: Instance) -> Description:
+    def state_of(self, instance: Instance, *, current: bool = True) -> Description:
+        """Describe a run by its state alone."""
         definition, deployed = self._code_of(instance.current)
         now, is_stranded = self._engine.world.now(), self._is_stranded()
-        return describe_state(self._engine.machine, instance, now, definition, is_stranded, deployed)
+        return describe_state(self._engine.machine, instance, now, definition, is_stranded, deployed, current=current)
 
     def _is_stranded(self) -> Callable[[Task], bool] | None:
         """Whether no live worker could take a task. Only the engine knows workers."""

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from backstay import collector
-from backstay.engine.api import Api, Exporter
+from backstay.engine.api import Api
 from backstay.engine.certificate import Certificate
 from backstay.engine.engine import Define, Engine
+from backstay.engine.exports import Exporter
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.lock import EngineLock
 from backstay.engine.matching import Matching
@@ -82,6 +83,7 @@ class Node:
             projector=self.projector,
         )
         self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside, make_views)
+        self.api.exports.sources = self.views.compared
         self.certificate = Certificate(engine, lifecycle, active=views)
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
 

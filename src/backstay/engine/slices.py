@@ -32,18 +32,25 @@ class Slices:
         self._users = 0
 
     async def through(
-        self, run: int, take: Callable[[Sequence[Recorded]], object], *, after: int = 0, last: int = END
+        self,
+        run: int,
+        take: Callable[[Sequence[Recorded]], object],
+        *,
+        after: int = 0,
+        last: int = END,
+        inline: int = INLINE,
     ) -> int:
         """Hand the events of a run after `after` and up to `last` to `take`, slice by slice; returns where it ended.
 
-        `take` is called on another thread, one call at a time. It may return False to say that it has enough.
+        `take` is called on another thread, one call at a time; with up to `inline` events at once, on this one. It may return
+        False to say that it has enough.
         """
         while after < last:
             page = await read_page(self._store, run, after, last, SLICE)
             if not page:
                 break
             after = page[-1].sequence
-            enough = take(page) if len(page) <= INLINE else await self.aside(partial(take, page))
+            enough = take(page) if len(page) <= inline else await self.aside(partial(take, page))
             if enough is False:
                 break
             await self.turn()

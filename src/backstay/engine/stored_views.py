@@ -40,6 +40,7 @@ PATIENT = 50  # a view that took so long to make is made again only after so man
 REBUILDS = 3  # tries to make views of a run that changes meanwhile
 KEPT_MINUTES = 2 * 24 * HOUR
 KEPT_HOURS = 35 * 24 * HOUR
+LONG = 5000  # events of a run whose stored views are not compared for an export
 COUNTED = 20_000  # runs that a count of stored views looks at, newest first
 
 
@@ -121,6 +122,13 @@ class StoredViews:
         wrong = await self.wrong_views(row)
         if wrong and self._projector.active:
             await self.project(row, history)
+        return {
+            f"{view}_projection_source": table + ("_rebuilt" if view in wrong else "") for view, table in VIEWS.items()
+        }
+
+    async def compared(self, row: RunRow) -> dict[str, str]:
+        """The same for an export, which stores nothing. The views of a long run are not read for it: it is made without them."""
+        wrong = list(VIEWS) if row.length > LONG else await self.wrong_views(row)
         return {
             f"{view}_projection_source": table + ("_rebuilt" if view in wrong else "") for view, table in VIEWS.items()
         }

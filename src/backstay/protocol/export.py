@@ -1,173 +1,296 @@
 """The export of a run as one file, with a checksum that anyone can verify.
 
-Everything besides the events is derived from them, as in the detail of a run, so a bundle cannot contradict either. The
-checksum covers the canonical JSON of the bundle: keys sorted, compact, not escaped.
+Everything besides the events is derived from them, as in the detail of a run, so a bundle cannot contradict either. Events are
+written as they are read. Of what follows from them only what is still open is kept in memory, and never a payload of a closed
+activity.
 """
 
 from __future__ import annotations
 
-import hmac
-import json
-from collections.abc import Callable, Iterator, Mapping
-from hashlib import sha256
-from typing import Any, cast
+from array import array
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import IO, Any
 
-from msgspec import Struct
+import msgspec
+from msgspec.structs import replace
 
-from backstay.codec.schema import FINGERPRINT, MAGIC, SCHEMA_JSON
 from backstay.kernel.decision import CommandRecord, RunRow
-from backstay.kernel.event import Recorded
+from backstay.kernel.event import Context, Event, Recorded
+from backstay.kernel.features.activity import ActivityScheduled
 from backstay.kernel.features.archive import WorkflowArchived
 from backstay.kernel.features.close import WorkflowCompleted
+from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.timer import TimerEvent
 from backstay.kernel.values import CODEC, Micros
+from backstay.kernel.views import failures as failure_views
+from backstay.kernel.views import lineage as lineage_views
+from backstay.kernel.views import messages as message_views
+from backstay.kernel.views.activities import ActivityFold, ActivityView
+from backstay.kernel.views.timers import timers
+from backstay.kernel.views.waits import Waits, back, wait_order
+from backstay.protocol.export_file import AS_IT_IS, IN_MEMORY, STEP, ExportFile, Exporting, canonical_text, spooled
 from backstay.protocol.history import iso, operator_event
 from backstay.protocol.payloads import envelope
-from backstay.protocol.redaction import PayloadField, Redactor, payloads, redact
+from backstay.protocol.plain import plain
 from backstay.protocol.requests import Description
-from backstay.protocol.run_detail import BUCKET_OF, PROJECTION_SOURCES, declared, memo, run_detail
+from backstay.protocol.run_detail import (
+    BUCKET_OF,
+    PROJECTION_SOURCES,
+    declared,
+    memo,
+    shown_activity,
+    shown_commands,
+    shown_link,
+    shown_timer,
+    shown_wait,
+    timeline,
+)
 from backstay.protocol.run_fields import run_fields
-from backstay.protocol.run_tasks import replay_block
+from backstay.protocol.run_tasks import closed_tasks, missing_task, replay_block, shown_task, timer_tasks
 
 SCHEMA = "durable-workflow.v2.history-export"
-FRAMING = "single-object-v1"
-_DEPTH = 3  # of a bundle, above which lists may be as long as the history
-_TOGETHER = 100  # entries of one that are written at once
+_TOLD = (*failure_views.READS, *lineage_views.READS, *message_views.READS, TimerEvent)
+"""Events that lists besides activities and waits are made of."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_unpack = msgspec.msgpack.Decoder(ActivityView).decode
 
 
-class Exporting(Struct, frozen=True, kw_only=True):
-    """How exports are written: redaction and signing."""
+class RunExport:
+    """Writes one run: `add` each event, then `finish`, then read the `file`."""
 
-    signing_key: str | None = None
-    key_id: str | None = None
-    redactor: Redactor | None = None
-    policy: str | None = None  # the name of the redactor
+    def __init__(self, row: RunRow, how: Exporting = AS_IT_IS) -> None:
+        self.row = row
+        self.file = ExportFile(how, {"namespace": row.namespace, "workflow_id": row.workflow_id, "run_id": row.run_id})
+        self._events = self.file.section("history_events")
+        self._timeline = self.file.section("timeline")
+        self._activities = _ActivitiesOnDisk()
+        self._waits = Waits()
+        self.told: list[Recorded] = []  # events that lists besides activities and waits are made of
+        self._contexts: list[Recorded] = []  # of a closed run: which task each event came from
+        self._opening: list[Recorded] = []
+        self._memo: Recorded | None = None
+        self._archived: Recorded | None = None
+        self._output: bytes | None = None
+        self._last: Recorded | None = None
 
+    def add(self, entry: Recorded) -> None:
+        """Add the next event."""
+        self._last = entry
+        wire = operator_event(entry, self.row.run_id)
+        self._events.put(wire | {"type": wire["event_type"]})
+        self._timeline.put(timeline([entry], self.row.run_id)[0])
+        self._activities.add(entry)
+        self._waits.add(entry)
+        event = entry.event
+        if isinstance(event, _TOLD):
+            self.told.append(entry)
+        if self.row.closed_at is not None and entry.context.task_id is not None:
+            # Only its context is looked at, so the event and its bytes may go.
+            kept = event if isinstance(event, WorkflowStarted) else _NOTHING
+            self._contexts.append(Recorded(entry.run, entry.sequence, entry.at, kept, entry.context, b"", b"", 0, ""))
+        match event:
+            case WorkflowStarted():
+                self._opening.append(entry)
+                self._contexts.append(entry)
+            case MemoUpserted():
+                self._memo = entry
+            case WorkflowArchived():
+                self._archived = entry
+            case WorkflowCompleted(output=output):
+                self._output = output
+            case _:
+                pass
 
-AS_IT_IS = Exporting()
+    def finish(
+        self,
+        found: Description,
+        commands: list[CommandRecord],
+        held: Sequence[tuple[Event, Context]],
+        chain: Mapping[str, RunRow],
+        exported_at: Micros,
+        sources: Mapping[str, str] = PROJECTION_SOURCES,
+    ) -> Generator[None]:
+        """Write everything besides the events. It is done in steps: other work may be done after each.
 
+        `found` describes the run by its state. `held`: events that are accepted and not recorded yet. `chain`: the runs beside
+        it. `sources`: where its views are stored.
+        """
+        sources = PROJECTION_SOURCES | dict(sources)
+        row, file = self.row, self.file
+        own = [command for command in commands if command.run == row.key]
+        tasks = [view.task for view in found.tasks]
+        failed = failure_views.failures(self.told, row.run_id, tasks)
+        signals = message_views.signals(self.told, own, held)
+        updates = message_views.updates(self.told, held)
+        self._waits.end(row)
+        waits = sorted(self._waits.found.values(), key=wait_order)
+        back(waits, tasks, found.next_wake)
+        yield
+        for name, value in {
+            "schema": SCHEMA,
+            "schema_version": 1,
+            "exported_at": iso(exported_at),
+            "dedupe_key": f"{row.run_id}:{row.length}",
+            "history_complete": row.closed_at is not None,
+            "workflow": self._workflow(found),
+            "payloads": self._payloads(),
+            "selected_run": {
+                **sources,
+                "current_run_id": found.current_run_id,
+                "current_run_source": found.current_run_source,
+                "status": row.status,
+                **run_fields(row, replace(found, exception_count=len(failed))),
+                "exception_count": len(failed),
+                "open_wait_count": sum(wait.status == "open" for wait in waits),
+                "replay_block": replay_block(tasks),
+                "workflow_determinism_source": found.determinism_source,
+                **declared(self._opening),
+            },
+        }.items():
+            file.set(name, value)
+        listed = file.section("activities")
+        attempts = file.section("activity_attempts")
+        for number, view in enumerate(self._activities.all()):
+            shown = shown_activity(view)
+            about = {"activity_execution_id": view.id, "activity_type": view.activity_type, "sequence": view.sequence}
+            tried = [dict(attempt) | about for attempt in shown["attempts"]]
+            listed.put(shown)
+            for attempt in tried:
+                attempts.put(attempt)
+            if number % STEP == 0:
+                yield
+        family = lineage_views.lineage(self.told, row.number, chain)
+        lists: dict[str, Iterable[dict[str, Any]]] = {
+            "waits": map(shown_wait, waits),
+            "timers": map(shown_timer, timers(self.told, row, found.next_wake)),
+            "failures": map(plain, failed),
+            "signals": map(plain, signals),
+            "updates": map(plain, updates),
+            "commands": shown_commands([one for one in commands if one.may_be_of(row.key)], signals, updates),
+            "links.parents": map(shown_link, family.parents),
+            "links.children": map(shown_link, family.children),
+        }
+        for name, items in lists.items():
+            section = file.section(name)
+            for number, item in enumerate(items):
+                section.put(item)
+                if number % STEP == 0:
+                    yield
+        file.set("links.projection_source", sources["lineage_projection_source"])
+        section = file.section("tasks")
+        serving = self._activities.without_payloads
+        if row.is_open:
+            shown_tasks = [shown_task(view, row.run_id, serving) for view in found.tasks]
+            shown_tasks += [missing_task(task, row.run_id, serving) for task in found.missing_tasks]
+            shown_tasks += timer_tasks(waits, found.next_wake)
+        else:
+            shown_tasks = closed_tasks(row, self._contexts, serving.values())
+        for number, task in enumerate(shown_tasks):
+            section.put(task | {"task_type": task["type"]})
+            if number % STEP == 0:
+                yield
+        self.told.clear()
+        self._contexts.clear()
+        self._activities.close()
+        yield from file.finish()
 
-def bundle(
-    row: RunRow,
-    history: list[Recorded],
-    commands: list[CommandRecord],
-    exported_at: Micros,
-    chain: Mapping[str, RunRow],
-    found: Description,
-    how: Exporting = AS_IT_IS,
-) -> dict[str, Any]:
-    """`chain`: the runs beside this one. `found` describes the run."""
-    parts = run_detail(row, history, commands, found, chain)
-    content: dict[str, Any] = {
-        "schema": SCHEMA,
-        "schema_version": 1,
-        "exported_at": iso(exported_at),
-        "dedupe_key": f"{row.run_id}:{row.length}",
-        "history_complete": row.closed_at is not None,
-        "workflow": _workflow(row, history, found),
-        "payloads": _payloads(history),
-        "selected_run": {
-            **PROJECTION_SOURCES,
+    def close(self) -> None:
+        """Remove everything from the disk."""
+        self._activities.close()
+        self.file.close()
+
+    def _workflow(self, found: Description) -> dict[str, Any]:
+        row = self.row
+        started = next((e.event for e in self._opening if isinstance(e.event, WorkflowStarted)), None)
+        archived = self._archived
+        why = archived.event if archived is not None and isinstance(archived.event, WorkflowArchived) else None
+        told = [*self._opening, *([] if self._memo is None else [self._memo])]
+        return {
+            "instance_id": row.workflow_id,
+            "run_id": row.run_id,
+            "run_number": row.number,
+            "is_current_run": found.is_current_run,
             "current_run_id": found.current_run_id,
             "current_run_source": found.current_run_source,
+            "namespace": row.namespace,
+            "workflow_type": row.workflow_type,
+            "workflow_class": None if started is None else started.workflow_class,
+            "workflow_definition_fingerprint": None if started is None else started.workflow_definition_fingerprint,
             "status": row.status,
-            **run_fields(row, found),
-            "exception_count": parts["exception_count"],
-            "open_wait_count": parts["open_wait_count"],
-            "replay_block": replay_block(view.task for view in found.tasks),
-            "workflow_determinism_source": found.determinism_source,
-            **declared(history),
-        },
-        "history_events": [_event(entry, row.run_id) for entry in history],
-        **{name: parts[name] for name in ("waits", "timeline", "signals", "updates", "activities", "timers")},
-        "activity_attempts": [
-            attempt
-            | {
-                "activity_execution_id": done["id"],
-                "activity_type": done["activity_type"],
-                "sequence": done["sequence"],
-            }
-            for done in parts["activities"]
-            for attempt in done["attempts"]
-        ],
-        "commands": parts["commands"],
-        "tasks": [task | {"task_type": task["type"]} for task in parts["tasks"]],
-        "failures": parts["failures"],
-        "links": {
-            "projection_source": PROJECTION_SOURCES["lineage_projection_source"],
-            "parents": parts["parents"],
-            "children": parts["children"],
-        },
-    }
-    content |= _passed(content, row, how)
-    return content | {"integrity": integrity(content, how)}
+            "status_bucket": BUCKET_OF[row.status],
+            "closed_reason": row.closed_reason,
+            "archived_at": None if archived is None else iso(archived.at),
+            "archive_command_id": None if why is None else why.archive_command_id,
+            "archive_reason": None if why is None else why.reason,
+            "business_key": row.business_key,
+            "visibility_labels": row.labels,
+            "memo": {name: envelope(blob) for name, blob in memo(told).items()},
+            "search_attributes": row.search_attributes,
+            "task_queue": row.queue,
+            "connection": row.connection,
+            "compatibility": row.compatibility,
+            "payload_codec": CODEC,
+            "started_at": iso(row.started_at),
+            "closed_at": None if row.closed_at is None else iso(row.closed_at),
+            "last_progress_at": None if self._last is None else iso(self._last.at),
+            "last_history_sequence": 0 if self._last is None else self._last.sequence,
+        }
+
+    def _payloads(self) -> dict[str, Any]:
+        """The arguments and the result, as they are stored."""
+        started = next((e.event for e in self._opening if isinstance(e.event, WorkflowStarted)), None)
+        return {
+            "codec": CODEC,
+            "arguments": _payload(None if started is None else started.arguments),
+            "output": _payload(self._output),
+        }
 
 
-def exporter(
-    how: Exporting = AS_IT_IS,
-) -> Callable[
-    [RunRow, list[Recorded], list[CommandRecord], Micros, Mapping[str, RunRow], Description], Iterator[bytes]
-]:
-    """Writes runs as text, piece by piece."""
-
-    def written(
-        row: RunRow,
-        history: list[Recorded],
-        commands: list[CommandRecord],
-        at: Micros,
-        chain: Mapping[str, RunRow],
-        found: Description,
-    ) -> Iterator[bytes]:
-        return pieces(bundle(row, history, commands, at, chain, found, how))
-
-    return written
+class _Nothing(Event, frozen=True):
+    """In the place of an event that nobody looks at any more."""
 
 
-def _workflow(row: RunRow, history: list[Recorded], found: Description) -> dict[str, Any]:
-    started = next((e.event for e in history if isinstance(e.event, WorkflowStarted)), None)
-    archived = next((e for e in reversed(history) if isinstance(e.event, WorkflowArchived)), None)
-    why = archived.event if archived is not None and isinstance(archived.event, WorkflowArchived) else None
-    return {
-        "instance_id": row.workflow_id,
-        "run_id": row.run_id,
-        "run_number": row.number,
-        "is_current_run": found.is_current_run,
-        "current_run_id": found.current_run_id,
-        "current_run_source": found.current_run_source,
-        "namespace": row.namespace,
-        "workflow_type": row.workflow_type,
-        "workflow_class": None if started is None else started.workflow_class,
-        "workflow_definition_fingerprint": None if started is None else started.workflow_definition_fingerprint,
-        "status": row.status,
-        "status_bucket": BUCKET_OF[row.status],
-        "closed_reason": row.closed_reason,
-        "archived_at": None if archived is None else iso(archived.at),
-        "archive_command_id": None if why is None else why.archive_command_id,
-        "archive_reason": None if why is None else why.reason,
-        "business_key": row.business_key,
-        "visibility_labels": row.labels,
-        "memo": {name: envelope(blob) for name, blob in memo(history).items()},
-        "search_attributes": row.search_attributes,
-        "task_queue": row.queue,
-        "connection": row.connection,
-        "compatibility": row.compatibility,
-        "payload_codec": CODEC,
-        "started_at": iso(row.started_at),
-        "closed_at": None if row.closed_at is None else iso(row.closed_at),
-        "last_progress_at": iso(history[-1].at) if history else None,
-        "last_history_sequence": history[-1].sequence if history else 0,
-    }
+_NOTHING = _Nothing()
 
 
-def _payloads(history: list[Recorded]) -> dict[str, Any]:
-    """The arguments and the result, as they are stored."""
-    started = next((e.event for e in history if isinstance(e.event, WorkflowStarted)), None)
-    completed = next((e.event for e in history if isinstance(e.event, WorkflowCompleted)), None)
-    return {
-        "codec": CODEC,
-        "arguments": _payload(None if started is None else started.arguments),
-        "output": _payload(None if completed is None else completed.output),
-    }
+class _ActivitiesOnDisk:
+    """The activities of a run in the order in which they were scheduled. Closed ones are on disk, with their payloads."""
+
+    def __init__(self) -> None:
+        self._fold = ActivityFold()
+        self._order = array("q")
+        self._place: dict[int, tuple[int, int]] = {}  # by step: where it is in the file
+        self._file: IO[bytes] = spooled(IN_MEMORY)
+        self.without_payloads: dict[int, ActivityView] = {}
+
+    def add(self, entry: Recorded) -> None:
+        view = self._fold.add(entry)
+        if view is None:
+            return
+        if isinstance(entry.event, ActivityScheduled):
+            self._order.append(view.sequence)
+            self.without_payloads[view.sequence] = view
+        if view.closed_at is not None:
+            packed = _pack(view)
+            self._place[view.sequence] = (self._file.seek(0, 2), len(packed))
+            self._file.write(packed)
+            del self._fold.found[view.sequence]
+            self.without_payloads[view.sequence] = view
+            view.arguments = view.result = None
+
+    def all(self) -> Iterator[ActivityView]:
+        for step in self._order:
+            place = self._place.get(step)
+            if place is None:
+                yield self._fold.found[step]
+            else:
+                self._file.seek(place[0])
+                yield _unpack(self._file.read(place[1]))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 def _payload(blob: bytes | None) -> dict[str, Any]:
@@ -175,99 +298,36 @@ def _payload(blob: bytes | None) -> dict[str, Any]:
     return {"available": packed is not None, "codec": CODEC, "data": None if packed is None else packed["blob"]}
 
 
-def _passed(content: dict[str, Any], row: RunRow, how: Exporting) -> dict[str, Any]:
-    """How the payloads were redacted, and how to decode the others."""
-    found = payloads(content)
-    before = {leaf.path: leaf.holder[leaf.key] for leaf in found}
-    about = {"namespace": row.namespace, "workflow_id": row.workflow_id, "run_id": row.run_id}
-    asked = [] if how.redactor is None else redact(content, how.redactor, about)
-    return {
-        "redaction": {"applied": how.redactor is not None, "policy": how.policy, "paths": asked},
-        "codec_schemas": {
-            CODEC: {
-                "framing": FRAMING,
-                "magic": MAGIC.hex(),
-                "writer_schema_fingerprint": FINGERPRINT,
-                "writer_schema": SCHEMA_JSON,
-            }
-        },
-        "payload_manifest": {"version": 2, "entries": _entries(found, before)},
-    }
+def exporter(how: Exporting = AS_IT_IS) -> Callable[[RunRow], RunExport]:
+    """Begins the export of a run."""
+
+    def begin(row: RunRow) -> RunExport:
+        return RunExport(row, how)
+
+    return begin
 
 
-def _entries(found: list[PayloadField], before: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One entry a payload, with every place where it stands: an event, its point of the timeline, the section it made."""
-    places: dict[tuple[Any, bool], list[str]] = {}
-    for leaf in found:
-        was = before[leaf.path]
-        places.setdefault((was, leaf.holder[leaf.key] != was), []).append(leaf.path)
-    return [_entry(paths, redacted) for (_, redacted), paths in places.items()]
-
-
-def _entry(paths: list[str], redacted: bool) -> dict[str, Any]:
-    return {
-        "path": paths[0],
-        "paths": paths,
-        "codec": CODEC,
-        "encoding": "base64-avro-single-object",
-        "avro_framing": FRAMING,
-        "writer_schema": SCHEMA_JSON,
-        "writer_schema_fingerprint": FINGERPRINT,
-        "available": not redacted,
-        "redacted": redacted,
-        "diagnostic": "payload_redacted" if redacted else None,
-    }
-
-
-def integrity(content: Mapping[str, Any], how: Exporting) -> dict[str, Any]:
-    key = how.signing_key
-    checksum, signature = sha256(), hmac.new((key or "").encode(), digestmod=sha256)
-    for piece in pieces(content):
-        checksum.update(piece)
-        signature.update(piece)
-    return {
-        "canonicalization": "json-recursive-ksort-v1",
-        "checksum_algorithm": "sha256",
-        "checksum": checksum.hexdigest(),
-        "signature_algorithm": None if key is None else "hmac-sha256",
-        "signature": None if key is None else signature.hexdigest(),
-        "key_id": None if key is None else how.key_id,
-    }
+def bundle(
+    row: RunRow,
+    history: Iterable[Recorded],
+    commands: list[CommandRecord],
+    exported_at: Micros,
+    chain: Mapping[str, RunRow],
+    found: Description,
+    how: Exporting = AS_IT_IS,
+) -> bytes:
+    """The export of a run whose history is in memory."""
+    made = RunExport(row, how)
+    try:
+        for entry in history:
+            made.add(entry)
+        for _ in made.finish(found, commands, (), chain, exported_at):
+            pass
+        return b"".join(made.file.pieces())
+    finally:
+        made.close()
 
 
 def canonical(content: Mapping[str, Any]) -> bytes:
-    return b"".join(pieces(content))
-
-
-def pieces(content: Mapping[str, Any]) -> Iterator[bytes]:
-    """The canonical JSON in parts: one call for all of it would block other threads and need twice the memory."""
-    return _pieces(content, _DEPTH)
-
-
-def _pieces(value: Any, depth: int) -> Iterator[bytes]:
-    if depth and isinstance(value, dict):
-        items = sorted(cast(dict[str, Any], value).items())
-        before = b"{"
-        for name, item in items:
-            yield before + _text(name) + b":"
-            yield from _pieces(item, depth - 1)
-            before = b","
-        yield b"}" if items else b"{}"
-    elif depth and isinstance(value, list) and len(cast(list[Any], value)) > _TOGETHER:
-        many = cast(list[Any], value)
-        before = b"["
-        for at in range(0, len(many), _TOGETHER):
-            yield before + _text(many[at : at + _TOGETHER])[1:-1]
-            before = b","
-        yield b"]"
-    else:
-        yield _text(value)
-
-
-def _text(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _event(entry: Recorded, run_id: str) -> dict[str, Any]:
-    wire = operator_event(entry, run_id)
-    return wire | {"type": wire["event_type"]}
+    """The canonical JSON of a bundle without its `integrity`, over which its checksum goes."""
+    return canonical_text(content)

@@ -40,18 +40,19 @@ def payloads(content: dict[str, Any]) -> list[PayloadField]:
     return [leaf for leaf in _leaves(content, "", False) if leaf.is_payload]
 
 
-def redact(content: dict[str, Any], redactor: Redactor, about: dict[str, Any]) -> list[str]:
-    """Change the content in place. Returns the paths that the policy was called with."""
-    asked: list[str] = []
-    for leaf in list(_leaves(content, "", False)):
-        payload = leaf.is_payload or leaf.key == _PREVIEW  # a preview is a payload in words
-        context = about | {"path": leaf.path, "category": "payload" if payload else "diagnostic"}
-        try:
-            leaf.holder[leaf.key] = redactor(leaf.holder[leaf.key], context)
-        except Exception as error:
-            raise RedactionFailed(f"the redactor failed at {leaf.path}: {error}") from error
-        asked.append(leaf.path)
-    return asked
+def redacted(leaf: PayloadField, redactor: Redactor, about: dict[str, Any]) -> Any:
+    """What the policy puts in the place of a text."""
+    payload = leaf.is_payload or leaf.key == _PREVIEW  # a preview is a payload in words
+    context = about | {"path": leaf.path, "category": "payload" if payload else "diagnostic"}
+    try:
+        return redactor(leaf.holder[leaf.key], context)
+    except Exception as error:
+        raise RedactionFailed(f"the redactor failed at {leaf.path}: {error}") from error
+
+
+def leaves(value: Any, path: str) -> Iterator[PayloadField]:
+    """Payloads, and texts that may quote one, in the order in which they stand in a value at this path."""
+    return _leaves(value, path, False)
 
 
 def _leaves(value: Any, path: str, quoting: bool) -> Iterator[PayloadField]:

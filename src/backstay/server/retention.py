@@ -8,19 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from backstay.engine.describe import beside
 from backstay.engine.engine import Engine
-from backstay.engine.instances import Instances
-from backstay.engine.looking import Looking
+from backstay.engine.exports import Exports
 from backstay.engine.world import Alarm
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features.stream import StreamClosed
 from backstay.kernel.values import SECOND, STREAMS, Micros
-from backstay.protocol.export import Exporting, bundle, canonical
+from backstay.protocol.export import exporter
+from backstay.protocol.export_file import Exporting
 from backstay.server.namespaces import Namespaces
 from backstay.server.settings import Settings
 from backstay.store import RunFilter, Unavailable
@@ -33,9 +33,9 @@ EVERY = 1_000_000  # all of them
 
 
 class Retention:
-    def __init__(self, engine: Engine, namespaces: Namespaces, settings: Settings) -> None:
+    def __init__(self, engine: Engine, exports: Exports, namespaces: Namespaces, settings: Settings) -> None:
         self._engine = engine
-        self._looking = Looking(engine, Instances(engine))
+        self._exports = exports
         self._namespaces = namespaces
         self._settings = settings
         self._alarm: Alarm | None = None
@@ -132,14 +132,14 @@ class Retention:
         directory = self._settings.retention_archive
         if directory is None:
             return
-        store = self._engine.store
-        found, history, ends = await self._looking.of_run(row)
-        commands = [command for command in found.commands if command.may_be_of(row.key)]
         # Signed like an export, but not redacted: the archive replaces the run.
         how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
-        chain = await beside(store, row.namespace, ends.neighbours)
-        content = bundle(row, history, commands, self._engine.world.now(), chain, found, how)
-        _write(Path(directory) / f"{row.namespace}-{row.run_id}.json", canonical(content))
+        made = await self._exports.of_run(row, exporter(how))
+        try:
+            path = Path(directory) / f"{row.namespace}-{row.run_id}.json"
+            await self._exports.aside(lambda: _write(path, made.file.pieces()))
+        finally:
+            made.close()
 
     def _ring(self) -> None:
         self._turn = self._engine.world.spawn(self._everywhere(), "backstay-retention")
@@ -161,13 +161,13 @@ class Retention:
                 return  # the next pass goes on
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: Iterable[bytes]) -> None:
     """Write the whole file and sync it to disk, or leave none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_suffix(".part")
     try:
         with unfinished.open("wb") as file:
-            file.write(content)
+            file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)

@@ -152,7 +152,7 @@ class Server:
         self.sweep = self.node.sweep
         self.api: Api = self.node.api
         self.feed = LiveFeed(self.engine, settings, self._revision)
-        self.retention = Retention(self.engine, self.namespaces, settings)
+        self.retention = Retention(self.engine, self.api.exports, self.namespaces, settings)
         self.observer = self._observability(StandardObservability(Observer(self).metrics, Dashboard(store, world.now)))
         self.queues = QueueViews(self.engine, self.workers, self.admission, self.rates)
         self.overviews = Overviews(self.node, self.queues, self.fleet, settings)

@@ -18,7 +18,9 @@ from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import Routing
 from backstay.protocol.export import exporter
+from backstay.protocol.exporting import exporting_of
 from backstay.protocol.origin import of_process
+from backstay.protocol.redaction import Redactor
 from backstay.protocol.requests import Request
 from backstay.protocol.run_entries import make_views
 from backstay.sdk.author.options import expect, listed, served
@@ -61,6 +63,9 @@ class BackstayOptions(TypedDict, total=False):
     views: bool
     grace: float
     run_tasks: bool
+    export_signing_key: str | None
+    export_signing_key_id: str | None
+    export_redactor: str | Redactor | None
 
 
 class InProcess:
@@ -101,6 +106,9 @@ class AsyncBackstay(AsyncClient):
         views: bool = True,
         grace: float = GRACE,
         run_tasks: bool = True,
+        export_signing_key: str | None = None,
+        export_signing_key_id: str | None = None,
+        export_redactor: str | Redactor | None = None,
         world: Callable[[], World] | None = None,
     ) -> None:
         self.registry = Registry(types, guard, diagnostics)
@@ -109,6 +117,8 @@ class AsyncBackstay(AsyncClient):
         self._engine_room = InProcess()
         super().__init__(self._engine_room, namespace=namespace, exceptions=self.registry.exceptions)
         self.path = os.fspath(path)
+        # What is not said here is taken from DW_EXPORT_SIGNING_KEY, DW_EXPORT_SIGNING_KEY_ID and DW_EXPORT_REDACTOR.
+        self._exporting = exporting_of(os.environ, export_signing_key, export_signing_key_id, export_redactor)
         expect("threads", threads)
         expect("async_tasks", async_tasks)
         expect("compatibility", compatibility)
@@ -208,7 +218,7 @@ class AsyncBackstay(AsyncClient):
             self.store,
             machine,
             AvroPayloads(),
-            exporter(),
+            exporter(self._exporting),
             make_views,
             commits=commits,
             define=self._define,

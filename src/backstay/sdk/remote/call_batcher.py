@@ -10,10 +10,12 @@ import asyncio
 
 from msgspec import Raw
 
+from backstay.protocol import requests as ask
 from backstay.protocol.native import client as calls
 from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
 
 ALONE = 4  # a call is sent alone while at most this many are on their way
+EXPORT = calls.OF[ask.ExportHistory].name  # its reply is long, and is streamed only if it comes alone
 BYTES = 256 << 10  # the most of one call that is batched, and about of one batch
 
 
@@ -37,7 +39,7 @@ class CallBatcher:
             self._loop, self._out, self._gathered = loop, 0, []
         self._out += 1
         try:
-            if self._out <= ALONE or len(body) > BYTES:
+            if self._out <= ALONE or len(body) > BYTES or verb == EXPORT:
                 return await self._alone(verb, body)
             return await self._gather(loop, calls.BatchedCall(verb, Raw(body)))
         finally:

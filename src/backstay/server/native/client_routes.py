@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from codecs import getincrementaldecoder
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
+from backstay.engine.exports import WrittenRun
 from backstay.kernel.message import Refused
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
@@ -210,4 +213,30 @@ def _cut(seconds: float | None) -> float:
     return calls.PATIENCE if seconds is None else min(seconds, calls.PATIENCE)
 
 
-ROUTES = [_route(verb) for verb in calls.VERBS.values()]
+async def export(server: Server, request: HttpRequest) -> HttpResponse:
+    """ExportHistory, for clients of the same release. The text is sent while it is read from disk."""
+    asked: Any = _in_namespace(server, request, decode_body(EXPORT.decode_request, request.body or b"{}"))
+    try:
+        made = await server.api.exports.of(asked.namespace, asked.workflow_id, asked.run_id)
+    except Refused as refusal:
+        return _refused(refusal)
+    return HttpResponse({}, parts=_as_string(made))
+
+
+async def _as_string(made: WrittenRun) -> AsyncGenerator[bytes]:
+    """An export as one JSON string, piece by piece."""
+    decoder = getincrementaldecoder("utf-8")()
+    try:
+        yield b'"'
+        for piece in made.file.pieces():
+            yield calls.encode(decoder.decode(piece))[1:-1]
+        yield b'"'
+    finally:
+        made.close()
+
+
+EXPORT = calls.OF[ask.ExportHistory]
+ROUTES = [
+    *(_route(verb) for verb in calls.VERBS.values() if verb is not EXPORT),
+    Route("POST", calls.PATH + EXPORT.name, export, "own", OPERATOR, body=EXPORT.request),
+]

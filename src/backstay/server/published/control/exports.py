@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from tempfile import SpooledTemporaryFile
 
-from backstay.protocol import requests as ask
+from backstay.engine.exports import WrittenRun
 from backstay.server.auth import OPERATOR
 from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.control.workflow_json import find_run
+from backstay.server.published.control.parts.selected import selected_run
 from backstay.server.router import Route
 from backstay.server.server import Server
 
-IN_MEMORY = 1 << 20  # bytes of an export
-PART = 64 << 10
-
 
 async def export(server: Server, request: HttpRequest) -> HttpResponse:
-    """The whole run as one verifiable file, sent byte for byte as its checksum was computed."""
-    row = await find_run(server, request)
-    asked = ask.ExportHistory(workflow_id=row.workflow_id, namespace=row.namespace, run_id=row.run_id)
-    # A long export goes to a temporary file, for callers that read slowly.
-    file = SpooledTemporaryFile[bytes](IN_MEMORY)
+    """The whole run as one verifiable file. Without its last member, `integrity`, it is what its checksum was computed of."""
+    row = await selected_run(server, request)
+    made = await server.api.exports.of_run(row)
+    return HttpResponse({}, parts=_sent(made))
+
+
+async def _sent(made: WrittenRun) -> AsyncGenerator[bytes]:
     try:
-        await server.api.write(asked, file.write)
-        size = file.tell()
-        file.seek(0)
-    except BaseException:
-        file.close()
-        raise
-    if size > IN_MEMORY:
-        return HttpResponse({}, parts=_sent(file))
-    with file:
-        return HttpResponse({}, raw=file.read())
+        for piece in made.file.pieces():
+            yield piece
+    finally:
+        made.close()
 
 
-async def _sent(file: SpooledTemporaryFile[bytes]) -> AsyncGenerator[bytes]:
-    with file:
-        while part := file.read(PART):
-            yield part
-
-
-ROUTES = [Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history/export", export, "control", OPERATOR)]
+ROUTES = [
+    Route("GET", "/api/workflows/{workflow_id}/history/export", export, "control", OPERATOR),
+    Route("GET", "/api/workflows/{workflow_id}/runs/{run_id}/history/export", export, "control", OPERATOR),
+]

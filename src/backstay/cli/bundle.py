@@ -1,0 +1,134 @@
+"""`dw export verify` and `dw import`: exports as files, checked or read into an empty database."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backstay.cli import options
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from backstay.protocol.bundle_check import BundleReport, ExportBundle
+
+FILE = click.argument("file", metavar="FILE", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+KEY = click.option(
+    "--key",
+    metavar="KEY",
+    envvar="DW_EXPORT_SIGNING_KEY",
+    help="The key it was signed with. Default: DW_EXPORT_SIGNING_KEY.",
+)
+
+
+@click.command(name="export verify")
+@FILE
+@KEY
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+def verify(file: Path, key: str | None, as_json: bool) -> None:
+    """Check that the export in FILE is what was written, and with a key, by whom.
+
+    Nothing else is needed: no database, no server. Exit code 1: it was changed, it is not whole, or another key signed it.
+
+    \b
+    Examples:
+      dw export verify order-1.json
+      dw export verify order-1.json --key KEY
+    """
+    import msgspec
+
+    from backstay.cli.console import console
+    from backstay.cli.problems import Unsuccessful
+    from backstay.protocol.bundle_check import check_bundle
+
+    with opened(file) as bundle:
+        report = check_bundle(bundle, key)
+    if as_json:
+        click.echo(msgspec.json.encode(report))
+    else:
+        out = console()
+        for rule, sentence in report.findings:
+            out.print(f"{rule}: {sentence}", style="bold red", markup=False)
+        if not report.findings:
+            out.print(told(report), style="green", markup=False)
+    if report.findings:
+        raise Unsuccessful(f"{file} is not to be trusted")
+
+
+def told(report: BundleReport) -> str:
+    """A good report in a sentence."""
+    whole = "its whole history" if report.history_complete else "an open run"
+    signed = "signed" if report.signed else "not signed"
+    if report.signed:
+        signed += ", and the key fits" if report.signature_checked else "; name the --key to check by whom"
+    redacted = ", redacted" if report.redacted else ""
+    return f"ok: {report.workflow_id}, run {report.run_id}, {report.events} events, {whole}{redacted}, {signed}"
+
+
+@click.command(name="import")
+@FILE
+@options.database
+@KEY
+def import_(file: Path, path: str, key: str | None) -> None:
+    """Read the export in FILE into an empty database, to look at it with `dw history`, `dw describe` and `dw replay`.
+
+    Only a whole export with a matching checksum is read, and only into a database that has no workflow yet. A redacted export
+    is refused: what its code was given is not in it. An app or a server that opens this database goes on with an open run; use
+    commands that only read.
+
+    \b
+    Examples:
+      dw import order-1.json --db debug.db
+      dw replay shop.py order-1 --db debug.db
+    """
+    from backstay.cli.problems import CliError
+    from backstay.cli.reading import StoreReader
+    from backstay.kernel.machine import Machine
+    from backstay.protocol.bundle_check import check_bundle
+    from backstay.protocol.bundle_import import CannotImport, imported
+
+    with opened(file) as bundle:
+        report = check_bundle(bundle, key)
+        if report.findings:
+            raise CliError(f"{file} is not imported: {report.findings[0][1]}")
+        if report.redacted:
+            raise CliError(
+                f"{file} is redacted, so the payloads of its run are not in it; import an export without redaction"
+            )
+        with StoreReader(path, create=True) as reader:
+            if reader.has_workflows():
+                raise CliError(
+                    f"{path} has workflows already; an export is read into an empty database, name a new one"
+                )
+            try:
+                decision = imported(bundle, Machine(), reader.world.ids)
+            except CannotImport as problem:
+                raise CliError(f"{file} is not imported: {problem}") from None
+            reader.apply(decision)
+    click.echo(f"{report.workflow_id}, run {report.run_id}, {report.events} events are in {path}")
+
+
+@contextmanager
+def opened(file: Path) -> Generator[ExportBundle]:
+    """The export in a file; `CliError` if it is none."""
+    from backstay.cli.problems import CliError
+    from backstay.protocol.bundle_check import ExportBundle, NoBundle
+
+    try:
+        with file.open("rb") as stream:
+            if not stream.seek(0, 2):
+                raise NoBundle("it is empty")
+            with mmap(stream.fileno(), 0, access=ACCESS_READ) as text, memoryview(text) as view:
+                bundle = ExportBundle(view)
+                try:
+                    yield bundle
+                finally:
+                    bundle.close()
+    except NoBundle as problem:
+        raise CliError(f"{file} is no export: {problem}") from None
+    except OSError as error:
+        raise CliError(f"{file} cannot be read: {error.strerror}") from None
