@@ -36,6 +36,7 @@ WAITING = ("waiting", "sleeping")
 QUICK = SECOND // 4  # what was counted in less is counted anew for everybody
 TOLD_AGAIN = 10  # times as long as it took to count; at most half a minute
 LONGEST = 30 * SECOND
+PATIENCE = 2.0  # seconds for the comparison of stored views
 
 
 class Count(Struct, frozen=True):
@@ -53,6 +54,8 @@ class Observer:
         self.server = server
         self._last: dict[str, Count] = {}
         self._counting: dict[str, asyncio.Task[Count]] = {}
+        self._compared: dict[str, dict[str, Any]] = {}  # stored views, as they were compared last
+        self._comparing: dict[str, asyncio.Task[dict[str, Any]]] = {}
 
     async def metrics(self, namespace: str) -> dict[str, Any]:
         """The metrics of a namespace. `generated_at`: now. `counted_at`: when they were counted."""
@@ -65,6 +68,11 @@ class Observer:
                 counting.add_done_callback(lambda _: self._counting.pop(namespace, None))
             found = await asyncio.shield(counting)
         return {"generated_at": iso(self.server.now), "counted_at": iso(found.counted_at), **found.metrics}
+
+    def stop(self) -> None:
+        """Give up every count that is under way."""
+        for counting in (*self._counting.values(), *self._comparing.values()):
+            counting.cancel()
 
     async def _count(self, namespace: str) -> Count:
         world = self.server.engine.world
@@ -133,13 +141,30 @@ class Observer:
             "schedules": await self._schedules(namespace),
             "workers": self._workers(namespace),
             "compatibility": {"gaps": [gap.view() for gap in holes]},
-            "projections": await server.node.views.counts(namespace),
+            "projections": await self._projections(namespace),
             "backend": self._backend(),
             "structural_limits": msgspec.to_builtins(server.engine.machine.limits),
             "update_wait": {
                 "completion_timeout_seconds": server.settings.update_wait_completion_timeout_seconds,
             },
         }
+
+    async def _projections(self, namespace: str) -> dict[str, Any]:
+        """How stored views compare with runs. That may take long: nobody waits longer than `PATIENCE` for it, and until it
+        has been counted for the first time, it says so."""
+        counting = self._comparing.get(namespace)
+        if counting is None:
+            world = self.server.engine.world
+            counting = self._comparing[namespace] = world.spawn(self._compare(namespace), "backstay-projections")
+            counting.add_done_callback(lambda _: self._comparing.pop(namespace, None))
+        await asyncio.wait([counting], timeout=PATIENCE)
+        if counting.done():
+            return counting.result()
+        return self._compared.get(namespace, {"counting": True})
+
+    async def _compare(self, namespace: str) -> dict[str, Any]:
+        found = self._compared[namespace] = await self.server.node.views.counts(namespace)
+        return found
 
     async def _runs(self, namespace: str) -> dict[str, Any]:
         """`running` are all open runs, as in the list of that name; `by_status` tells them apart."""

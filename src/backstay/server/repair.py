@@ -6,6 +6,7 @@ scope is a connection, a queue and a build.
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 STRATEGY = "scope_fair_round_robin"
 MOST = 1000  # tasks in no lane that one pass reads
+TURN = 20  # of them without a pause
 
 Scope = tuple[str | None, str, str | None]
 
@@ -62,10 +64,13 @@ async def candidates(server: Server, namespace: str, worn: list[Task] | None = N
         for one in lost
     }
     before = server.now - server.settings.task_repair_redispatch_after_seconds * SECOND
-    overdue = [one for one in await store.overdue_tasks(namespace, before) if server.sweep.in_no_lane(*one)]
+    waiting = await store.overdue_tasks(namespace, before)
+    overdue = [one for one in waiting if server.sweep.in_no_lane(one.id, one.workflow)]
     unoffered: list[Task] = []
-    for task_id, workflow in overdue[:MOST]:
-        unoffered += [task for task in await store.tasks(workflow) if task.id == task_id and task.state == "ready"]
+    for place, one in enumerate(overdue[:MOST]):
+        unoffered += [task for task in await store.tasks(one.workflow) if task.id == one.id and task.state == "ready"]
+        if place % TURN == TURN - 1:
+            await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run between two of them
     held = engine.held_tasks()
     stuck = [t for t in worn if t.state == "failed" or (t.state == "leased" and t.until is None and t.id not in held)]
     existing = [
@@ -73,7 +78,7 @@ async def candidates(server: Server, namespace: str, worn: list[Task] | None = N
         for task in [*unoffered, *stuck]
         if (routing := task.routing).namespace == namespace
     ]
-    return Candidates(list(missing.values()), existing, [task.available_at for task in unoffered])
+    return Candidates(list(missing.values()), existing, [one.available_at for one in overdue])
 
 
 def select_fairly(found: Iterable[Candidate], limit: int) -> list[Candidate]:

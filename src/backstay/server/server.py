@@ -153,7 +153,9 @@ class Server:
         self.api: Api = self.node.api
         self.feed = LiveFeed(self.engine, settings, self._revision)
         self.retention = Retention(self.engine, self.api.exports, self.namespaces, settings)
-        self.observer = self._observability(StandardObservability(Observer(self).metrics, Dashboard(store, world.now)))
+        self._counts = Observer(self)
+        standard = StandardObservability(self._counts.metrics, Dashboard(store, world.now))
+        self.observer = self._observability(standard)
         self.queues = QueueViews(self.engine, self.workers, self.admission, self.rates)
         self.overviews = Overviews(self.node, self.queues, self.fleet, settings)
         self.worker_links = WorkerLinks(self)
@@ -198,6 +200,7 @@ class Server:
 
     async def _shut(self) -> None:
         self.loop_watch.stop()
+        self._counts.stop()
         await self.workers.heartbeats.stop()
         if self._forget is not None:
             self._forget.cancel()

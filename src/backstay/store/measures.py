@@ -32,6 +32,14 @@ class ReadyCount(NamedTuple):
     oldest_due: Micros | None
 
 
+class OverdueTask(NamedTuple):
+    """A task that has been ready for a while: its id, its instance, and since when."""
+
+    id: str
+    workflow: int
+    available_at: Micros
+
+
 class LostWork(NamedTuple):
     """An instance that has other task rows, or a later wake, than its last decision left."""
 
@@ -66,8 +74,8 @@ class MeasuresStore(Protocol):
         """Tasks that are leased or have failed, and ready ones that were leased or repaired before."""
         ...
 
-    def overdue_tasks(self, namespace: str, before: Micros) -> Awaitable[list[tuple[str, int]]]:
-        """Ids and instances of tasks that have been ready since before a time, the oldest first."""
+    def overdue_tasks(self, namespace: str, before: Micros) -> Awaitable[list[OverdueTask]]:
+        """Tasks that have been ready since before a time, the oldest first."""
         ...
 
     def waiting_runs(
@@ -109,8 +117,11 @@ class MeasuresStore(Protocol):
         ...
 
 
-MEASURES = frozenset(name for name in vars(MeasuresStore) if not name.startswith("_"))
-"""Their queries, which have the same names."""
+MEASURES = frozenset(name for name in vars(MeasuresStore) if not name.startswith("_")) | {
+    "count_by_status",
+    "history_sizes",
+}
+"""Their queries, which have the same names, and two more that only metrics ask for."""
 
 
 class Measures(ABC):
@@ -125,9 +136,9 @@ class Measures(ABC):
     def worn_tasks(self, namespace: str) -> Awaitable[list[Task]]:
         return self._ask("worn_tasks", (namespace, 5 * MOST), lambda found: list(tasks(body for (body,) in found)))
 
-    def overdue_tasks(self, namespace: str, before: Micros) -> Awaitable[list[tuple[str, int]]]:
+    def overdue_tasks(self, namespace: str, before: Micros) -> Awaitable[list[OverdueTask]]:
         asked = (namespace, before, 10 * MOST)
-        return self._ask("overdue_tasks", asked, lambda found: [(row[0], row[1]) for row in found])
+        return self._ask("overdue_tasks", asked, lambda found: [OverdueTask(*row) for row in found])
 
     def waiting_runs(
         self, namespace: str, queue: str, kind: str, type: str, build: str | None, now: Micros

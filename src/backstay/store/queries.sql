@@ -678,7 +678,7 @@ where state = 'ready'
 group by kind
 
 -- name: overdue_tasks
-select id, workflow
+select id, workflow, available_at
 from task
 where state = 'ready'
   and namespace = ?

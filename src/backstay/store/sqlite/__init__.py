@@ -46,12 +46,11 @@ T = TypeVar("T")
 
 COUNTS = frozenset(
     (
-        *("count_by_status", "event_types", "history_sizes", "sizes"),
+        *("event_types", "sizes"),
         *("unprojected", "closed_but_open", "summary_orphans", "summary_counts", "count_summary_orphans"),
         *(f"count_{view}" for view in VIEWS),
         *(f"count_orphans_of_{view}" for view in VIEWS),
         *("resume_page", "stranded_page"),
-        *MEASURES,
         *("command_sizes", "command_sizes_of", "command_log", "command_log_of"),
     )
 )  # these read whole tables; only operators and background jobs ask for them
@@ -84,6 +83,7 @@ class SqliteStore(Reading):
         self._searcher = ReaderThread(path, "backstay-search")
         self._counter = ReaderThread(path, "backstay-count")
         self._figures = ReaderThread(path, "backstay-figures")
+        self._measures = ReaderThread(path, "backstay-measures")
         self._lock: IO[str] | None = None
         self._noticed = 0  # the last notice that was returned and could not be deleted yet
         try:
@@ -130,6 +130,7 @@ class SqliteStore(Reading):
         self._searcher.reopen()
         self._counter.reopen()
         self._figures.reopen()
+        self._measures.reopen()
         try:
             self._open_readers(writing)
         except StoreError as error:
@@ -227,6 +228,7 @@ class SqliteStore(Reading):
         self._searcher.close()
         self._counter.close()
         self._figures.close()
+        self._measures.close()
         self._reader.close()
         self._lister.close()
         if self._lock is not None:
@@ -238,9 +240,10 @@ class SqliteStore(Reading):
     # -- reading
 
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Ready[T] | Deferred[T]:
-        if self._patient and (query in COUNTS or query in FIGURES):
+        if self._patient and (query in COUNTS or query in FIGURES or query in MEASURES):
             statement, given = self._sql[query], tuple(parameters)
-            thread = self._figures if query in FIGURES else self._counter
+            measured = self._measures if query in MEASURES else self._counter
+            thread = self._figures if query in FIGURES else measured
             return Deferred(lambda: thread.run(lambda reader: shape(reader.execute(statement, given).fetchall())))
         found = self._all(query, parameters)
         try:
