@@ -49,7 +49,8 @@ class Stamped:
     async def export(self, request: HttpRequest, read: Read) -> Answer:
         found = await self.standard.export(request, read)
         assert isinstance(found, HttpResponse)
-        return HttpResponse({"size": len(found.raw or b"")})
+        assert found.parts is not None
+        return HttpResponse({"size": sum([len(part) async for part in found.parts])})
 
 
 def stamped(standard: StandardObservability) -> Stamped:
