@@ -31,6 +31,7 @@ BOUNDARY = {
     f"{_RUN}/runs/{{run_id}}": "detail",
     **{f"{place}{part}": "detail" for place in (_RUN, f"{_RUN}/runs/{{run_id}}") for part in _OF_A_RUN},
     **{f"{place}{part}": "detail" for place in (_RUN, f"{_RUN}/runs/{{run_id}}") for part in _MORE_OF_A_RUN},
+    f"{_RUN}/history/export": "export",
     f"{_RUN}/runs/{{run_id}}/history/export": "export",
 }
 """The method of the boundary that each route goes through. Metrics and the dashboard have methods of their own."""

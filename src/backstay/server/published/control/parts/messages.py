@@ -24,8 +24,6 @@ from backstay.server.published.control.parts.selected import (
 )
 from backstay.server.server import Server
 
-COMMANDS = 500  # records that are read at a stretch
-
 
 async def messages(server: Server, request: HttpRequest) -> dict[str, Any]:
     """The commands, signals and updates of a run in the order of their commands, with who, where, payload and outcome."""
@@ -40,7 +38,7 @@ async def messages(server: Server, request: HttpRequest) -> dict[str, Any]:
         told.extend(entry for entry in events if isinstance(entry.event, READS))
 
     await server.api.slices.through(row.key, take)
-    commands = await server.engine.store.commands(row.workflow)
+    commands = await server.api.looking.commands(row.workflow)
     own = [command for command in commands if command.may_be_of(row.key)]
 
     def make() -> tuple[list[dict[str, Any]], bool]:
