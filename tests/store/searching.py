@@ -170,6 +170,14 @@ class Searching:
 
         check()
 
+    async def test_an_order_of_ends_keeps_to_the_time_of_starts(self, database: Database) -> None:
+        store = await database.open()
+        world = await populated(store)
+        middle = sort_timestamp(world[20][0].key)
+        for query in (RunQuery(sort="closed", started_before=middle), RunQuery(sort="closed", started_after=middle)):
+            for bound in (1, 3, EVERYTHING):
+                assert await paged(store, query, 2, bound) == (plainly(world, query), True)
+
     async def test_values_are_suggested_by_their_beginning(self, database: Database) -> None:
         store = await database.open()
         await populated(store)

@@ -101,6 +101,7 @@ def search(
         span = (span[0], min(span[1], after.top + 1))
     if by_closing:
         window, looked = _closing_window(query, after, bound)
+        where, given = f"{where}\n  and r.key >= ? and r.key < ?", [*given, *span]
     else:
         # An order of its own sorts the newest runs that it looks at, whichever way.
         window, looked = window_of(dialect, driver, span, query.descending or query.sort != "started", bound)
