@@ -224,3 +224,19 @@ def test_an_open_run_is_imported_as_it_was(place: Place) -> None:
 def test_a_server_signs_as_its_settings_say(exported: Place) -> None:
     refused = exported.ask("export", "o-1", "--server", "http://127.0.0.1:9", "--signing-key", "k")
     assert "a server signs and redacts as its own settings say" in mistaken(refused)
+
+
+def test_a_history_is_shown_in_part(exported: Place) -> None:
+    def sequences(*asked: str) -> list[int]:
+        told = exported.ask("history", "o-1", "--json", *asked)
+        assert told.returncode == 0, told.stderr
+        return [json.loads(line)["sequence"] for line in told.stdout.splitlines()]
+
+    whole = sequences()
+    assert sequences("--tail", "3") == whole[-3:]
+    assert sequences("--from", "2", "--to", "4") == [2, 3, 4]
+    assert 0 < len(sequences("--kind", "timer")) < len(sequences("--kind", "timer", "--kind", "activity")) < len(whole)
+    assert sequences("--text", "no answer for") == sequences("--text", "NO ANSWER")
+    assert "completed in" in exported.ask("history", "o-1", "--tail", "6").stdout, "words know what came before"
+    assert "did you mean timer" in mistaken(exported.ask("history", "o-1", "--kind", "timr"))
+    assert "before it begins" in mistaken(exported.ask("history", "o-1", "--from", "5", "--to", "2"))
