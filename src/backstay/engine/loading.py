@@ -23,6 +23,7 @@ from backstay.store import Loaded, Opening, Ready, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
+LONG = 1000  # events of a history that is folded page by page
 PAGE = 200  # events that are read and folded at a stretch
 
 WaitingMessage = tuple[Message, Reply | None, bool]
@@ -82,14 +83,36 @@ class Loading:
             self._world.spawn(self._load_later(key, found), "backstay-load")
 
     async def _load_later(self, key: int, found: Awaitable[Loaded | None]) -> None:
+        folded: Loaded | Instance | None
         try:
-            loaded = await found
+            folded = loaded = await found
+            if loaded is not None and len(loaded.history) > LONG:
+                folded = await self._restore_slowly(loaded)
         except Exception as error:
             self._loaded(key, None, error)
         else:
-            self._loaded(key, loaded, None)
+            self._loaded(key, folded, None)
 
-    def _loaded(self, key: int, loaded: Loaded | None, error: Exception | None) -> None:
+    async def _restore_slowly(self, loaded: Loaded) -> Instance:
+        """Fold a long history page by page: the engine decides for others meanwhile, and the messages of this instance wait.
+
+        If another process moves the instance on in between, the guard of the next decision tells, as after any read.
+        """
+        instance = self.blank(loaded.row, loaded.run)
+        for start in range(0, len(loaded.history), PAGE):
+            if instance.run is not None:
+                self._machine.fold(instance, instance.run, loaded.history[start : start + PAGE])
+            await self._turn()
+        self.add_rows(instance, loaded.row, loaded.run, loaded.tasks)
+        return instance
+
+    async def _turn(self) -> None:
+        """Let the event loop do other work."""
+        turn = self._world.future()
+        self._world.soon(partial(turn.set_result, None))
+        await turn
+
+    def _loaded(self, key: int, loaded: Loaded | Instance | None, error: Exception | None) -> None:
         if key in self._outdated:
             self._outdated.discard(key)
             self._begin(key)
@@ -109,13 +132,16 @@ class Loading:
             for message, reply, again in later:
                 self._engine.submit(key, message, reply, again=again)
 
-    def _fold(self, key: int, waiting: list[WaitingMessage], loaded: Loaded | None, error: Exception | None) -> None:
+    def _fold(
+        self, key: int, waiting: list[WaitingMessage], loaded: Loaded | Instance | None, error: Exception | None
+    ) -> None:
         if error is None and loaded is None:
             error = Refused("workflow_not_found", "no such workflow", key=key)
         entry: CachedInstance | None = None
         if error is None and loaded is not None:
             try:
-                entry = self._cache.add(CachedInstance(self.restore(loaded), None))
+                instance = loaded if isinstance(loaded, Instance) else self.restore(loaded)
+                entry = self._cache.add(CachedInstance(instance, None))
             except Exception as damage:
                 error = damage
         if entry is None:
@@ -169,9 +195,7 @@ class Loading:
             if not page:
                 raise HistoryDamaged(run.key, run.length + 1, "missing, and so is everything after it")
             self._machine.fold(instance, run, page)
-            turn = self._world.future()
-            self._world.soon(partial(turn.set_result, None))
-            await turn
+            await self._turn()
 
     def restore(self, loaded: Loaded) -> Instance:
         """Fold an instance from its rows."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any, TypeVar
 
-from backstay.kernel.decision import Decision, RunRow
+from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.store import (
     Applied,
@@ -57,6 +57,14 @@ COUNTS = frozenset(
 
 MANY = 1000  # runs of one list: one that may be longer is read on a thread
 
+LONG = 1000  # events of a history that an engine reads on a thread
+EVERYTHING = 1 << 62
+LENGTH = InstanceRow.__struct_fields__.index("length")
+
+
+class _LongHistory(Exception):
+    """A history is too long to be read on the engine's thread."""
+
 
 class SqliteStore(Reading):
     """`kinds` maps event type names to event classes; `offload` runs slow commits on another thread.
@@ -80,6 +88,7 @@ class SqliteStore(Reading):
         self._patient = (
             offload is not None and path != ":memory:"
         )  # an engine that commits on a thread may count on one
+        self._loader = ReaderThread(path, "backstay-load")
         self._searcher = ReaderThread(path, "backstay-search")
         self._counter = ReaderThread(path, "backstay-count")
         self._figures = ReaderThread(path, "backstay-figures")
@@ -127,6 +136,7 @@ class SqliteStore(Reading):
             return None
         self._reader.close()
         self._lister.close()
+        self._loader.reopen()
         self._searcher.reopen()
         self._counter.reopen()
         self._figures.reopen()
@@ -225,6 +235,7 @@ class SqliteStore(Reading):
     @as_ready
     def close(self) -> None:
         self.writer.close()
+        self._loader.close()
         self._searcher.close()
         self._counter.close()
         self._figures.close()
@@ -262,9 +273,16 @@ class SqliteStore(Reading):
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
 
-    @as_ready
-    def load(self, key: int) -> Loaded | None:
-        return self._at_one_moment(lambda: self._load(key))
+    def load(self, key: int) -> Ready[Loaded | None] | Deferred[Loaded | None]:
+        try:
+            return Ready(self._at_one_moment(lambda: self._load(key, self._all, LONG if self._patient else None)))
+        except _LongHistory:
+
+            def read(reader: sqlite3.Connection) -> Loaded | None:
+                ask = _asking(reader)
+                return self._load(key, lambda name, given: ask(self._sql[name], list(given)))
+
+            return Deferred(lambda: self._loader.run(read))
 
     @as_ready
     def opening(self, key: int) -> Opening | None:
@@ -282,20 +300,25 @@ class SqliteStore(Reading):
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
 
-    def _load(self, key: int) -> Loaded | None:
-        found = self._all("load_workflow", (key,))
+    def _load(self, key: int, ask: Callable[[str, Sequence[Any]], Found], longest: int | None = None) -> Loaded | None:
+        """Load with these queries. A history with more events than `longest` is not read here."""
+        found = ask("load_workflow", (key,))
         if not found:
             return None
-        tasks = [body for (body,) in self._all("load_tasks", (key,))]
+        if longest is not None and found[0][LENGTH] > longest:
+            raise _LongHistory
+        tasks = [body for (body,) in ask("load_tasks", (key,))]
         run: int | None = found[0][POINTER]
-        row = () if run is None else self._all("run_by_key", (run,))
+        row = () if run is None else ask("run_by_key", (run,))
         try:
-            return loaded(self._kinds, found[0], tasks, row[0] if row else None, self._events(run))
+            events = () if run is None else ask("history", (run, 0, EVERYTHING))
+            return loaded(self._kinds, found[0], tasks, row[0] if row else None, events)
         except HistoryDamaged:
-            newest = self._all("newest_run", (key,))
+            newest = ask("newest_run", (key,))
             if not newest or newest[0][0] == run:
                 raise
-            return found_by_order(self._kinds, found[0], tasks, newest[0], self._events(newest[0][0]))
+            events = ask("history", (newest[0][0], 0, EVERYTHING))
+            return found_by_order(self._kinds, found[0], tasks, newest[0], events)
 
     def _opening(self, key: int) -> Opening | None:
         found = self._all("load_workflow", (key,))
@@ -305,9 +328,6 @@ class SqliteStore(Reading):
         run: int | None = found[0][POINTER]
         row = () if run is None else self._all("run_by_key", (run,))
         return opened(self._kinds, found[0], tasks, row[0] if row else None)
-
-    def _events(self, run: int | None) -> Found:
-        return () if run is None else self._all("history", (run, 0, 1 << 62))
 
     def runs(self, where: RunFilter) -> Ready[list[RunRow]] | Deferred[list[RunRow]]:
         statement, parameters = select_runs(self._sql["runs"], where)
