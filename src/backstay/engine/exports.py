@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
+from backstay import collector
 from backstay.engine.describe import beside
 from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances
@@ -59,6 +61,13 @@ Exporter = Callable[[RunRow], WrittenRun]
 """Begins the export of a run."""
 
 
+@asynccontextmanager
+async def _rest() -> AsyncGenerator[None]:
+    """No garbage collection for a while: it would look through a long run, and none of it is garbage yet."""
+    with collector.resting():
+        yield
+
+
 class Exports:
     def __init__(self, engine: Engine, instances: Instances, looking: Looking, exporter: Exporter) -> None:
         self._engine = engine
@@ -85,7 +94,7 @@ class Exports:
 
     async def of_run(self, row: RunRow, exporter: Exporter | None = None) -> WrittenRun:
         """Export a run. `exporter`: another one than usual."""
-        async with self._room:
+        async with self._room, _rest():
             opening = await self._engine.store.opening(row.workflow)
             newest = await self._newest(row.namespace, row.workflow_id)
             current = newest is None or newest.key == row.key

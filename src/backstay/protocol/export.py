@@ -191,9 +191,11 @@ class RunExport:
             section.put(task | {"task_type": task["type"]})
             if number % STEP == 0:
                 yield
+        # Freed here, not when the file has been sent: that would be on the thread of the engine.
         self.told.clear()
         self._contexts.clear()
         self._activities.close()
+        self._waits.found.clear()
         yield from file.finish()
 
     def close(self) -> None:
@@ -291,6 +293,9 @@ class _ActivitiesOnDisk:
 
     def close(self) -> None:
         self._file.close()
+        self._place.clear()
+        self._fold.found.clear()
+        self.without_payloads.clear()
 
 
 def _payload(blob: bytes | None) -> dict[str, Any]:
