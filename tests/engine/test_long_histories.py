@@ -33,7 +33,7 @@ async def test_a_long_run_that_is_not_in_memory_gets_every_message(tmp_path: Pat
         while len(await handle.history()) < 1200:
             pass  # its timers are short
         engine = app.engine
-        key = await engine.find("default", "long-1")
+        key = await engine.store.find("default", "long-1")
         assert key is not None
         await engine.drain()
         assert engine.reload(key), "it rests"

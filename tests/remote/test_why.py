@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from backstay import RequestRefused, WorkflowNotFound, activity, workflow
@@ -40,7 +42,7 @@ def export() -> str:
 def stranded() -> None: ...
 
 
-async def until(run: AsyncHandle[object], verb: str) -> Why:
+async def until(run: AsyncHandle[Any], verb: str) -> Why:
     while (why := await run.why()).verb != verb:
         pass
     return why

@@ -38,7 +38,7 @@ from backstay.codec.values import dumps
 from backstay.engine.world import Minted
 from backstay.kernel.command import Command
 from backstay.kernel.event import Recorded
-from backstay.kernel.failure import Failure
+from backstay.kernel.failure import Failure, Handled
 from backstay.kernel.feature import Thrown, Value
 from backstay.kernel.features.activity import CompleteActivity, FailActivity
 from backstay.kernel.features.close import FailWorkflow
@@ -331,7 +331,7 @@ class Drive:
             self.settle(live_run)
         assert live_run.block is None, live_run.block
         commands, handled = live_run.take_commands()
-        news = [id for id in handled if self.is_news(id)]
+        news = [id for id in map(_failure_id, handled) if self.is_news(id)]
         return [plain(command) for command in commands], news, list(said), live_run.step, live_run.now, live_run.length
 
     def is_news(self, failure_id: str) -> bool:
@@ -402,3 +402,7 @@ def test_a_finished_history_replays_to_the_same_end(definition: Any, program: An
     assert again.commands == [], "everything it asks for is in history"
     live.abandon()
     again.abandon()
+
+
+def _failure_id(handled: Handled) -> str:
+    return handled if isinstance(handled, str) else handled.failure_id

@@ -18,6 +18,7 @@ from backstay import Cancelled, Saga, Signal, continue_as_new, query, shield, si
 from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import dumps, loads
 from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Handled
 from backstay.kernel.features.cancel import Cancel
 from backstay.kernel.features.signal import DeliverSignal as SendSignal
 from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
@@ -286,7 +287,7 @@ class TalkingDrive(Drive):
             "said": list(said),
             "answer": _plainly(answers[-1]) if answers else None,
             "commands": [plain(command) for command in commands],
-            "handled": [id for id in handled if self.is_news(id)],
+            "handled": [id for id in map(_failure_id, handled) if self.is_news(id)],
             "step": live_run.step,
             "now": live_run.now,
             "length": live_run.length,
@@ -411,3 +412,7 @@ def test_a_task_is_for_the_update_that_it_names_whatever_history_has_first(named
     live_run.abandon()
     assert drive.live is not None
     drive.live.abandon()
+
+
+def _failure_id(handled: Handled) -> str:
+    return handled if isinstance(handled, str) else handled.failure_id

@@ -14,7 +14,7 @@ from . import test_why as states
 from .kit import Api, serving, settle, sql
 
 Bring = Callable[[Api], Awaitable[None]]
-PATIENT = {"worker_stale_after_seconds": 360_000, "task_repair_loop_throttle_seconds": 3600}
+PATIENT: dict[str, Any] = {"worker_stale_after_seconds": 360_000, "task_repair_loop_throttle_seconds": 3600}
 
 
 async def health(api: Api, **query: Any) -> dict[str, Any]:
@@ -200,7 +200,7 @@ async def test_a_gap_of_the_fleet_is_told_everywhere_and_ends_with_a_worker(brin
 
 @pytest.mark.contract("MATCH-09")
 async def test_pressure_survives_a_restart_as_backlog_and_redelivery(tmp_path: Any) -> None:
-    settings = PATIENT | {"store": f"sqlite:{tmp_path / 'pressed.db'}"}
+    settings: dict[str, Any] = PATIENT | {"store": f"sqlite:{tmp_path / 'pressed.db'}"}
     async with serving(**settings) as api:
         await api.register()
         for number in range(5):

@@ -344,7 +344,9 @@ async def test_every_state_has_its_sentence(
     attention: str | None,
     settings: dict[str, Any],
 ) -> None:
-    async with serving(**{"task_repair_loop_throttle_seconds": 3600} | settings) as api:
+    async with serving(
+        **settings | {"task_repair_loop_throttle_seconds": settings.get("task_repair_loop_throttle_seconds", 3600)}
+    ) as api:
         await bring(api)
         await api.world.advance(1 if bring is task_failed else 60)
         found = await why(api)

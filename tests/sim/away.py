@@ -311,7 +311,9 @@ class AwayWorker:
                     lease_owner=self.name,
                     workflow_task_attempt=message.attempt,
                     commands=message.commands,
-                    handled_failures=message.handled_failures,
+                    handled_failures=[
+                        one if isinstance(one, str) else one.failure_id for one in message.handled_failures
+                    ],
                     met=message.seen_until,
                 )
             case CompleteWorkflowTask():

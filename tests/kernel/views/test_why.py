@@ -183,6 +183,7 @@ def test_what_code_decided_follows_from_what_woke_it() -> None:
     flow.beat(2, at=8)
     flow.fail(2, at=9)
     last = last_of(flow.history, 2)
+    assert last is not None
     assert last == len(flow.history)
     found = causes(flow, last)
     assert [type for type, _ in found] == [
