@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from backstay import AsyncBackstay, side_effect, signal, sleep, wait, workflow
@@ -31,7 +32,7 @@ async def test_a_long_run_that_is_not_in_memory_gets_every_message(tmp_path: Pat
         handle = await app.start(Long, "long-1", 1200)
         await handle.signal("tell", 1)
         while len(await handle.history()) < 1200:
-            pass  # its timers are short
+            await asyncio.sleep(0)  # its timers are short
         engine = app.engine
         key = await engine.store.find("default", "long-1")
         assert key is not None

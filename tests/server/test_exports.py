@@ -140,7 +140,7 @@ def decoded(text: str) -> Any:
 SECTIONS = ("waits", "timeline", "signals", "updates", "activities", "timers", "failures")
 
 
-@pytest.mark.contract("EXPORT-03", "EXPORT-04", "EXPORT-07", "EXPORT-08", "EXPORT-09", "EXPORT-15")
+@pytest.mark.contract("EXPORT-03", "EXPORT-04", "EXPORT-07", "EXPORT-08", "EXPORT-09", "EXPORT-15", "PROJ-03")
 async def test_an_export_agrees_with_the_detail_whatever_the_rows_say() -> None:
     async with serving() as api:
         await busy(api)

@@ -33,7 +33,8 @@ from backstay.store import Store
 class Node:
     """`commits`: the thread on which the store commits, if it has one; it ends with the node. `guest`: this process runs no
     tasks and leaves the engine of a shared database to others. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`. `views`:
-    whether views of runs are stored, for operators. `origin`: see `Engine`."""
+    whether views of runs are stored, for operators. `certify`: whether to prove again and again that no run is stranded.
+    `origin`: see `Engine`."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class Node:
         sweep_every: Micros | None = None,
         sweep_rests: Callable[[], bool] = lambda: False,
         views: bool = True,
+        certify: bool = False,
         origin: dict[str, Any] | None = None,
     ) -> None:
         self.store = store
@@ -84,7 +86,7 @@ class Node:
         )
         self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside, make_views)
         self.api.exports.sources = self.views.compared
-        self.certificate = Certificate(engine, lifecycle, active=views)
+        self.certificate = Certificate(engine, lifecycle, active=certify)
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
 
     async def open(self) -> None:

@@ -12,7 +12,7 @@ runs, and when somebody asks for them (`backfill.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from backstay.engine.cache import CachedInstance
 from backstay.engine.engine import Engine
@@ -50,6 +50,7 @@ class Projector:
         self._alarm: Alarm | None = None
         self._writing = False
         self._stopped = False
+        self.on_work: Callable[[], None] = lambda: None  # called when there is something for the background
         self.lag: Micros = 0  # for how long a summary has been out of date, at the last tick
         if active:
             engine.observe_commits(self.committed)
@@ -122,6 +123,8 @@ class Projector:
                 self._tallies.clear()
                 self._write(ViewChanges(rows, forgotten, (), tallies))
         self.lag = max((now - since for since in self._waiting.values()), default=0)
+        if self.closed or self.rested:
+            self.on_work()
         if (self.noted or self._waiting or self._tallies) and self._alarm is None:
             self._alarm = self._world.at(now + TICK, self._tick)
 
@@ -184,6 +187,7 @@ class Projector:
         if not self._stopped:
             self._write(ViewChanges([summary_row(summary)]))
             self.rested[summary.run] = None
+            self.on_work()
 
     def _write(self, changes: ViewChanges) -> None:
         self._writing = True

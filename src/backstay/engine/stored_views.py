@@ -34,7 +34,7 @@ EVERY = SECOND
 BUSY = 20_000  # microseconds of each second that a busy engine spends on views in the background
 IDLE = 150_000
 PASS = 60 * SECOND  # between two looks for runs without views
-LONGEST_PASS = 600 * SECOND
+LONGEST_PASS = 3600 * SECOND
 PAGE = 2000
 PATIENT = 50  # a view that took so long to make is made again only after so many times that
 REBUILDS = 3  # tries to make views of a run that changes meanwhile
@@ -107,7 +107,12 @@ class StoredViews:
         self._next_pass = 0
         self._pause = PASS
         self._job.start(EVERY)
+        self._projector.on_work = self._hurry
         self._world.spawn(self._catch_up(), "backstay-views")
+
+    def _hurry(self) -> None:
+        """There is something to do in the background again."""
+        self._job.hurry(EVERY)
 
     def stop(self) -> None:
         self._job.stop()
@@ -324,6 +329,8 @@ class StoredViews:
             run = self._next()
             if run is None:
                 if not await self._look():
+                    # Nothing to do: an idle engine is not woken before the next pass.
+                    self._job.interval = max(EVERY, self._next_pass - self._world.now())
                     return
                 continue
             await self._background(run)

@@ -92,7 +92,7 @@ async def find(server: Server, namespace: str) -> list[HealthFinding]:
     """All findings about a namespace, worst first."""
     found = _of_process(server)
     if server.engine.down is None:
-        found += _of_leases(server, namespace)
+        found += await _of_leases(server, namespace)
         found += await _of_tasks(server, namespace)
         found += await _of_runs(server, namespace)
         found += await _of_workers(server, namespace)
@@ -152,11 +152,11 @@ def _database(severity: Severity, code: str, message: str) -> HealthFinding:
     return HealthFinding(severity=severity, code=code, check="backend_capabilities", message=message, link="/api/ready")
 
 
-def _of_leases(server: Server, namespace: str) -> list[HealthFinding]:
+async def _of_leases(server: Server, namespace: str) -> list[HealthFinding]:
     now = server.now
     over = [
         task.until
-        for task in server.engine.leases
+        for task in await server.store.leased()
         if task.routing.namespace == namespace and task.until is not None and task.until <= now
     ]
     if not over:

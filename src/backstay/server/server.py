@@ -144,6 +144,7 @@ class Server:
             sweep_every=settings.task_repair_loop_throttle_seconds * SECOND,
             sweep_rests=self.sweep_policy.rests,
             views=settings.views,
+            certify=True,
         )
         self.engine = self.node.engine
         self.rates = QueueRates(world.now)
