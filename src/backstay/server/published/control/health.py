@@ -53,9 +53,10 @@ async def ready(server: Server, request: HttpRequest) -> HttpResponse:
 async def system_health(server: Server, request: HttpRequest) -> HttpResponse:
     """Findings about this namespace, worst first, and the checks they belong to. `metrics=0` leaves the metrics out."""
     try:
-        found = await findings.find(server, request.namespace)
-        wanted = request.query.get("metrics") != "0" and server.engine.down is None
-        metrics = await server.observer.metrics(request.namespace) if wanted else None
+        wanted = request.query.get("metrics") != "0"
+        found = await findings.find(server, request.namespace, probe=not wanted)
+        measured = wanted and server.engine.down is None
+        metrics = await server.observer.metrics(request.namespace) if measured else None
     except Unavailable as unavailable:  # the database went away while it was asked
         found, metrics = [findings.unavailable(unavailable)], None
     status, now = findings.worst(found), server.now
