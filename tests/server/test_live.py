@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from backstay.server import feed as feeding
-from backstay.server.feed import FeedTopic, LiveStream, TopicName
+from backstay.server.feed import LiveStream
+from backstay.server.feed_topics import FeedTopic, TopicName
 
 from .kit import TOKEN, Api, serving, until
 

@@ -15,7 +15,6 @@ last stream has gone, so that the frames in between are known; if they are not, 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
@@ -24,6 +23,7 @@ import msgspec
 from backstay.engine.engine import Engine
 from backstay.kernel.decision import Decision, RunRow
 from backstay.protocol.history import iso
+from backstay.server.feed_topics import Counts, FeedTopic, TopicName
 from backstay.server.http_errors import HttpError
 from backstay.server.settings import Settings
 from backstay.store import RunFilter, StoreError
@@ -34,80 +34,11 @@ OVERVIEW_EVERY = 1.0
 HEARTBEAT = 15.0
 STUCK = 60.0  # a reader that has taken nothing for so long is cut off
 LINGER = 60.0  # how long a topic without streams is followed
-REMEMBERED = 256  # frames of a topic, for streams that come back
 AT_ONCE = 100  # streams that get a frame before the loop does other work
 REREAD = 32  # runs whose position is read at a time after a commit of another process
 REST = 3  # the pause before the next of these, as a multiple of what they took
 
-Counts = dict[str, int | None]
-
 _encode = msgspec.json.Encoder(decimal_format="number").encode
-
-
-class TopicName(msgspec.Struct, frozen=True):
-    """What is listened to: the kind of topic, its namespace, and the id of one run or bulk operation."""
-
-    kind: str
-    namespace: str
-    id: str = ""
-
-    @property
-    def said(self) -> str:
-        return f"{self.kind}:{self.id}" if self.id else self.kind
-
-
-class FeedTopic:
-    """A topic that is followed: its streams, what has moved since its last frame, and its last frames."""
-
-    def __init__(self, name: TopicName, every: float, since: int) -> None:
-        self.name = name
-        self.every = every
-        self.since = since  # it has been followed since this frame
-        self.streams: dict[LiveStream, None] = {}
-        self.due = 0.0  # its next frame is not published before
-        self.left_at = 0.0  # when its last stream went
-        self.counts: Counts = {}  # since its last frame
-        self.changed: set[int] = set()  # runs, since its last frame
-        self.position: dict[str, Any] = {}  # where its run or bulk operation is
-        self.run = (0, 0)  # the number and the key of the run that the position is of
-        self.frames: deque[tuple[int, Counts]] = deque(maxlen=REMEMBERED)
-
-    def count(self, name: str, more: int | None) -> None:
-        """Count what moved. None: a commit of another process, of which nothing more is known."""
-        before = self.counts.get(name, 0)
-        self.counts[name] = None if more is None or before is None else before + more
-
-    def since_frame(self, number: int) -> Counts | None:
-        """What moved after a frame; None if that is not known any more. Empty: nothing did."""
-        if number < self.since or (len(self.frames) == REMEMBERED and self.frames[0][0] > number + 1):
-            return None
-        total: Counts = {}
-        for published, counts in self.frames:
-            if published > number:
-                for name, more in counts.items():
-                    before = total.get(name, 0)
-                    total[name] = None if more is None or before is None else before + more
-        return total or ({"moved": 1} if self.frames and self.frames[-1][0] > number else {})
-
-    def stands_at(self, row: RunRow, sequence: int) -> bool:
-        """Take over where its run is, unless that is older than what is known. Returns whether it has moved."""
-        known = (*self.run[:1], self.position.get("sequence", 0))
-        position = {"run_id": row.run_id, "sequence": sequence, "status": row.status}
-        if (row.number, sequence) < known or position == self.position:
-            return False
-        self.run = (row.number, row.key)
-        self.position = position
-        return True
-
-    def follows(self, decision: Decision) -> bool:
-        """Take over where a decision has brought its run. Returns whether that is known."""
-        row = decision.instance
-        for _, index in decision.runs:
-            if index.key == row.run:
-                return self.stands_at(index, row.length) or True
-        if self.run[1] == row.run and self.position:
-            self.position = self.position | {"sequence": max(self.position["sequence"], row.length)}
-        return bool(self.position)
 
 
 class LiveFeed:
@@ -119,11 +50,11 @@ class LiveFeed:
         self._settings = settings
         self._revision = revision
         self._known_revision = 0
-        self._topics: dict[TopicName, FeedTopic] = {}
-        self._runs: dict[tuple[str, str], FeedTopic] = {}
-        self._of_namespace: dict[str, list[FeedTopic]] = {}
-        self._system: FeedTopic | None = None
-        self._dirty: dict[FeedTopic, None] = {}
+        self._topics: dict[TopicName, FeedTopic[LiveStream]] = {}
+        self._runs: dict[tuple[str, str], FeedTopic[LiveStream]] = {}
+        self._of_namespace: dict[str, list[FeedTopic[LiveStream]]] = {}
+        self._system: FeedTopic[LiveStream] | None = None
+        self._dirty: dict[FeedTopic[LiveStream], None] = {}
         self._decisions: list[Decision] = []
         self.streams: dict[LiveStream, None] = {}
         self._addresses: dict[str, int] = {}
@@ -220,10 +151,10 @@ class LiveFeed:
 
     # -- topics
 
-    def topic(self, name: TopicName) -> FeedTopic | None:
+    def topic(self, name: TopicName) -> FeedTopic[LiveStream] | None:
         return self._topics.get(name)
 
-    def _follow(self, name: TopicName) -> FeedTopic:
+    def _follow(self, name: TopicName) -> FeedTopic[LiveStream]:
         topic = self._topics.get(name)
         if topic is None:
             every = {"run": RUN_EVERY, "overview": OVERVIEW_EVERY, "system": OVERVIEW_EVERY}.get(name.kind, LISTS_EVERY)
@@ -238,7 +169,7 @@ class LiveFeed:
         self._engine.waiters.watch = self._committed
         return topic
 
-    def _forget(self, topic: FeedTopic) -> None:
+    def _forget(self, topic: FeedTopic[LiveStream]) -> None:
         del self._topics[topic.name]
         self._runs.pop((topic.name.namespace, topic.name.id), None)
         self._dirty.pop(topic, None)
@@ -278,7 +209,7 @@ class LiveFeed:
             self._mark(topic)
             self._arm(topic.due)
 
-    def _mark(self, topic: FeedTopic) -> None:
+    def _mark(self, topic: FeedTopic[LiveStream]) -> None:
         self._dirty[topic] = None
 
     def _arm(self, at: float) -> None:
@@ -321,7 +252,7 @@ class LiveFeed:
                 if kind == "overview":
                     self._mark(topic)
                 elif kind == "runs" and not beside:
-                    _count_runs(topic, decision)
+                    topic.count_runs(decision)
                     self._mark(topic)
                 elif kind == "queues" and decision.tasks:
                     topic.count("tasks", len(decision.tasks))
@@ -374,7 +305,7 @@ class LiveFeed:
 
     # -- frames
 
-    def publish(self, topic: FeedTopic) -> None:
+    def publish(self, topic: FeedTopic[LiveStream]) -> None:
         """Encode what moved once, and hand it to all streams of the topic."""
         counts, topic.counts = topic.counts, {}
         if topic.changed:
@@ -387,13 +318,13 @@ class LiveFeed:
         frame = self.frame("moved", self.moved(topic, counts))
         self._hand_out(topic, frame, list(topic.streams), 0)
 
-    def _hand_out(self, topic: FeedTopic, frame: bytes, streams: list[LiveStream], first: int) -> None:
+    def _hand_out(self, topic: FeedTopic[LiveStream], frame: bytes, streams: list[LiveStream], first: int) -> None:
         for stream in streams[first : first + AT_ONCE]:
             stream.push(topic.name, frame)
         if first + AT_ONCE < len(streams):
             asyncio.get_running_loop().call_soon(self._hand_out, topic, frame, streams, first + AT_ONCE)
 
-    def moved(self, topic: FeedTopic, counts: Counts) -> dict[str, Any]:
+    def moved(self, topic: FeedTopic[LiveStream], counts: Counts) -> dict[str, Any]:
         name = topic.name
         body: dict[str, Any] = {"topic": name.said, "namespace": name.namespace, "sequence": self.sequence}
         if name.kind == "system":
@@ -514,7 +445,7 @@ class LiveStream:
         if self._after is None:
             return feed.frame("open", topics)
         number = feed.seen(self._after)
-        missed: list[tuple[FeedTopic, Counts]] = []
+        missed: list[tuple[FeedTopic[LiveStream], Counts]] = []
         for name in self.names:
             topic = feed.topic(name)
             assert topic is not None, "it is followed since this stream has entered"
@@ -592,15 +523,3 @@ class LiveStream:
     def _wake(self) -> None:
         if self._wakes is not None and not self._wakes.done():
             self._wakes.set_result(None)
-
-
-def _count_runs(topic: FeedTopic, decision: Decision) -> None:
-    run = decision.instance.run
-    if run is not None:
-        topic.changed.add(run)
-    if decision.runs:
-        started = sum(is_new for is_new, _ in decision.runs)
-        if started:
-            topic.count("started", started)
-    if decision.closed:
-        topic.count("closed", len(decision.closed))

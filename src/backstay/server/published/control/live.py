@@ -5,7 +5,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from backstay.server.auth import OPERATOR
-from backstay.server.feed import LiveStream, TopicName
+from backstay.server.feed import LiveStream
+from backstay.server.feed_topics import TopicName
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.router import Route
