@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 
 from backstay.engine.exports import WrittenRun
 from backstay.server.auth import OPERATOR
+from backstay.server.hidden_payloads import no_payloads
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.published.control.parts.selected import selected_run
 from backstay.server.router import Route
@@ -14,6 +15,8 @@ from backstay.server.server import Server
 
 async def export(server: Server, request: HttpRequest) -> HttpResponse:
     """The whole run as one verifiable file. Without its last member, `integrity`, it is what its checksum was computed of."""
+    if not request.caller.payloads:
+        raise no_payloads()  # before a file is made that would not be sent
     row = await selected_run(server, request)
     made = await server.api.exports.of_run(row)
     return HttpResponse({}, parts=_sent(made))
