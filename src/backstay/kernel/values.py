@@ -106,6 +106,10 @@ def activity_task_id(run_id: str, step: int, retry: int) -> str:
     return f"{run_id}-a{step}.{retry}"
 
 
+def is_activity_task(task_id: str) -> bool:
+    return "-a" in task_id
+
+
 def workflow_task_id(run_id: str, sequence: int) -> str:
     return f"{run_id}-w{sequence}"
 

@@ -34,7 +34,7 @@ from backstay.kernel.features.activity import ActivityAssignment
 from backstay.kernel.features.lease import Claimant, Renew
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.task import Task
-from backstay.kernel.values import LEASE, SECOND
+from backstay.kernel.values import LEASE, SECOND, is_activity_task
 from backstay.protocol.native import worker as wire
 from backstay.server.native.deliveries import Deliveries, size_of_arguments
 from backstay.server.native.shown_histories import ShownHistories
@@ -237,14 +237,27 @@ class WorkerLink:
         self.server.engine.submit(task.workflow, renew)
 
     def renew_held(self, holding: list[wire.HeldTask]) -> None:
-        """Renew the leases of the tasks that the worker works on; its other leases run out."""
+        """Renew the leases of the tasks that the worker works on; its other leases run out.
+
+        A task that is not the worker's any more is withdrawn: the news of it may have been lost with a commit of which nobody
+        knew whether it is on disk, and the worker would go on with an attempt that counts for nothing.
+        """
         now = self.server.engine.world.now()
         for held in holding:
             task = self.station.held.get(held.task_id)
-            if task is None or task.attempt != held.attempt or task.until is None:
-                continue
-            if task.until - now < LEASE // 2:
+            if task is None or task.attempt != held.attempt:
+                if task is None and is_activity_task(held.task_id) and not self._is_leased(held):
+                    self._task_withdrawn(held.task_id)
+            elif task.until is not None and task.until - now < LEASE // 2:
                 self._renew(task)
+
+    def _is_leased(self, held: wire.HeldTask) -> bool:
+        """Whether the worker has this lease on disk, or may have it: leases are read again after an outage."""
+        leases = self.server.engine.leases
+        if not leases.read:
+            return True
+        task = leases.get(self.worker.namespace, held.task_id)
+        return task is not None and task.owner == self.worker.worker_id and task.attempt == held.attempt
 
     def take_back(self, task_id: str, attempt: int) -> None:
         """Release a lease that the worker returns unused."""
