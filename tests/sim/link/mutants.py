@@ -72,6 +72,11 @@ LINK_MUTANTS = [
         "decision.withdrawn and not decision.closed",
         "False",
         link=True,
+        also=(
+            "backstay.server.native.worker_link:WorkerLink.renew_held",
+            "self._task_withdrawn(held.task_id)",
+            "",
+        ),
     ),
     Mutant(
         "what is out is lost with its connection",
