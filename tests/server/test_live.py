@@ -379,8 +379,8 @@ async def test_a_commit_of_another_process_is_told_as_such(tmp_path: Path) -> No
 async def test_an_engine_that_nobody_listens_to_does_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeding, "LINGER", 0.0)
     async with serving() as api:
-        assert api.server.engine.waiters.watch is None
+        assert not api.server.feed.watching
         async with listening(api, "runs") as reader:
             await opened(reader)
-            assert api.server.engine.waiters.watch is not None
-        await until(lambda: api.server.engine.waiters.watch is None)
+            assert api.server.feed.watching
+        await until(lambda: not api.server.feed.watching)

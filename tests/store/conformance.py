@@ -735,6 +735,20 @@ class Alone:
         assert await store.runs(RunFilter(search=("stage", "new"))) == []
         assert await store.runs(RunFilter(search=("old", 1))) == []
 
+    @pytest.mark.parametrize("left", [{}, {"other": 2}])
+    async def test_a_run_that_loses_attributes_with_its_end_is_not_found_by_them(
+        self, database: Database, left: dict[str, int]
+    ) -> None:
+        store = await database.open()
+        one, two = instances(2, search_attributes={"stage": "new", **left})
+        await applied(store, one, two)
+        upsert = UpsertSearchAttributes(attributes={"stage": None})
+        assert await apply(store, *one.step(upsert, CompleteWorkflow()), *two.step(CompleteWorkflow())) == ALL
+        found = await store.runs(RunFilter(search=("stage", "new")))
+        assert [(row.workflow_id, row.status) for row in found] == [(two.workflow_id, "completed")]
+        (row,) = [row for row in await store.runs(RunFilter()) if row.workflow_id == one.workflow_id]
+        assert (row.status, row.search_attributes) == ("completed", left)
+
     # -- the end
 
     async def test_sends_are_read_in_their_order_until_they_are_taken(self, database: Database) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -29,6 +29,9 @@ class BatchEntry(Struct, eq=False):
     assignments: list[Any] = []  # tasks leased by this decision, to be delivered when it is on disk
     shown: int = 0  # how many of the turn's events were added to `CachedInstance.unseen_events`
     decision: Decision | None = None  # once the turn is sealed
+
+
+CommitObserver = Callable[[Sequence[BatchEntry]], None]
 
 
 class Uncommitted:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from backstay.kernel.decision import Decision
+from backstay.engine.batch import BatchEntry
+from backstay.kernel.decision import RunRow
 from backstay.kernel.values import SECOND, Micros
 
 K = TypeVar("K", bound=tuple[str, ...])
 
 NAMES = 500  # combinations of namespace, workflow type and status that are told apart
+RUNS = 1000  # that are counted at a time
 OTHER = "other"
 COMMIT_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 WAIT_SECONDS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 600.0, 3600.0)
@@ -47,20 +49,25 @@ class Counters:
         self.decisions = 0
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.events: Counter[str] = Counter()  # by type
-        self.started: dict[tuple[str, str], int] = {}  # by namespace and workflow type
-        self.closed: dict[tuple[str, str, str], int] = {}  # by namespace, workflow type and status
+        self._runs: list[tuple[bool, RunRow]] = []  # written, and not counted yet
+        self._started: dict[tuple[str, str], int] = {}
+        self._closed: dict[tuple[str, str, str], int] = {}
         # How long tasks waited for their worker, by kind: one value for each task that was leased.
         self.waited = {"workflow": Histogram(WAIT_SECONDS), "activity": Histogram(WAIT_SECONDS)}
 
-    def committed(self, decisions: list[Decision], took: Micros) -> None:
+    def committed(self, batch: Sequence[BatchEntry], took: Micros) -> None:
         """Count a batch that is on disk, and how long its commit took."""
         self.commits += 1
-        self.decisions += len(decisions)
+        self.decisions += len(batch)
         self.commit_seconds.observe(took / SECOND)
-        self.events.update([entry.type for decision in decisions for entry in decision.events])
-        for decision in decisions:
+        events: list[str] = []
+        for item in batch:
+            decision = item.decision
+            if decision is None:
+                continue
+            events += [entry.type for entry in decision.events]
             if decision.runs:
-                self._count_runs(decision)
+                self._runs += decision.runs
             for task in decision.leased:
                 waited = (task.leased_at or 0) - task.available_at
                 histogram = self.waited[task.kind]
@@ -68,28 +75,45 @@ class Counters:
                     histogram.counts[0] += 1  # most of them: a worker had a free slot
                 else:
                     histogram.observe(waited / SECOND)
+        self.events.update(events)
+        if len(self._runs) >= RUNS:
+            self._count_runs()
 
-    def _count_runs(self, decision: Decision) -> None:
-        namespace = decision.instance.namespace
-        if "/" in namespace:
-            return  # a schedule or a stream
-        for new, row in decision.runs:
-            if new:
-                _count(self.started, (namespace, row.workflow_type), (OTHER, OTHER))
-            if decision.closed and row.run_id in decision.closed:
-                how = row.closed_reason or row.status
-                _count(self.closed, (namespace, row.workflow_type, how), (OTHER, OTHER, how))
+    @property
+    def started(self) -> dict[tuple[str, str], int]:
+        """Runs by namespace and workflow type."""
+        self._count_runs()
+        return self._started
+
+    @property
+    def closed(self) -> dict[tuple[str, str, str], int]:
+        """Runs by namespace, workflow type and status."""
+        self._count_runs()
+        return self._closed
+
+    def _count_runs(self) -> None:
+        """Count the runs of the last batches: many of them have the same names."""
+        runs, self._runs = self._runs, []
+        started = Counter([(row.namespace, row.workflow_type) for new, row in runs if new])
+        closed = Counter(
+            [
+                (row.namespace, row.workflow_type, row.closed_reason or row.status)
+                for new, row in runs
+                if row.closed_at is not None and (new or row.archived_at is None)
+            ]
+        )
+        for key, n in started.items():
+            _count(self._started, key, (OTHER, OTHER), n)
+        for key, n in closed.items():
+            _count(self._closed, key, (OTHER, OTHER, key[2]), n)
 
     def of_events(self, kinds: Iterable[str]) -> int:
         return sum(self.events[kind] for kind in kinds)
 
 
-def _count(counts: dict[K, int], key: K, other: K) -> None:
-    found = counts.get(key)
-    if found is None:
-        if len(counts) >= NAMES:
-            key = other
-            found = counts.get(key, 0)
-        else:
-            found = 0
-    counts[key] = found + 1
+def _count(counts: dict[K, int], key: K, other: K, n: int) -> None:
+    if "/" in key[0]:
+        return  # a schedule or a stream
+    if key not in counts and len(counts) >= NAMES:
+        key = other
+    counts[key] = counts.get(key, 0) + n

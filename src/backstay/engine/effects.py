@@ -7,7 +7,7 @@ notified. None of this happens earlier: until its commit a decision may still be
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from backstay.engine.batch import BatchEntry
@@ -23,9 +23,6 @@ from backstay.engine.waiters import ENDED, Waiters
 from backstay.kernel.decision import Decision
 
 log = logging.getLogger("backstay.engine")
-
-
-CommitObserver = Callable[[CachedInstance, Decision], None]
 
 
 class EffectsEngine(Submits, Protocol):
@@ -54,7 +51,6 @@ class Effects:
         self._outbox = outbox
         self._waiters = waiters
         self._rollback = rollback
-        self.observers: list[CommitObserver] = []  # called for every decision on disk, so they only take notes
 
     def carry_out(self, item: BatchEntry) -> None:
         """The decision of this entry is on disk: do everything that waited for it."""
@@ -90,16 +86,10 @@ class Effects:
             self._waiters.notify(entry.instance.key, topic, news)
         if decision.closed:
             self._close_runs(entry, decision)
-        if self.observers:
-            for observe in self.observers:
-                observe(entry, decision)
         subscribed = self._waiters.on_commit
         if subscribed and entry.instance.key in subscribed:
             for committed in tuple(subscribed[entry.instance.key]):
                 committed(entry.instance)
-        watch = self._waiters.watch
-        if watch is not None:
-            watch(decision)
         if entry.inflight == 0:
             if self._rollback.one_by_one:
                 self._rollback.one_by_one.discard(entry.instance.name)

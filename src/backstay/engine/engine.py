@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from backstay.engine.batch import BatchEntry, Uncommitted
+from backstay.engine.batch import BatchEntry, CommitObserver, Uncommitted
 from backstay.engine.cache import Cache, CachedInstance, Reply
 from backstay.engine.counters import Counters
 from backstay.engine.dispatch import Dispatcher
-from backstay.engine.effects import CommitObserver, Effects, log_failed_effect
+from backstay.engine.effects import Effects, log_failed_effect
 from backstay.engine.inline import InlineCode
 from backstay.engine.leases import Leases
 from backstay.engine.lifecycle import EngineHooks, call_all
@@ -115,13 +115,18 @@ class Engine:
         self._forked = False
         self._stopping = False
         _engines.add(self)
+        self._observers: list[CommitObserver] = []
         self._writing = False
         self._write_began: Micros = 0
         self._flushing = False
 
     def observe_commits(self, observer: CommitObserver) -> None:
-        """Call `observer` with every decision that is on disk, and its instance."""
-        self._effects.observers.append(observer)
+        """Call `observer` with every batch that is on disk, before anybody is told. It only takes notes."""
+        self._observers.append(observer)
+
+    def ignore_commits(self, observer: CommitObserver) -> None:
+        if observer in self._observers:
+            self._observers.remove(observer)
 
     def forked(self) -> None:
         """Refuse all messages: this is a child process now, and the engine belongs to its parent."""
@@ -384,7 +389,9 @@ class Engine:
             return
         if applied.stale or applied.failed:
             batch = self.rollback.split_batch(batch, applied)
-        self.counters.committed([item.decision for item in batch if item.decision is not None], took)
+        self.counters.committed(batch, took)
+        for observe in self._observers:
+            observe(batch)
         for item in batch:
             try:
                 self._effects.carry_out(item)

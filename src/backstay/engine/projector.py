@@ -11,17 +11,17 @@ runs, and when somebody asks for them (`backfill.py`).
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from backstay.engine.cache import CachedInstance
+from backstay.engine.batch import BatchEntry
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.run_views import stored_summary, summary_row
 from backstay.engine.world import Alarm
-from backstay.kernel.decision import Decision, RunRow
+from backstay.kernel.decision import RunRow
 from backstay.kernel.state import Instance
-from backstay.kernel.values import SECOND, Micros, instance_kind
+from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views.summary import RunSummary, summarize
 from backstay.store import Unavailable
 from backstay.store.views import HOUR, MINUTE, SummaryRow, TallyRow, ViewChanges
@@ -58,12 +58,15 @@ class Projector:
 
     # -- commits
 
-    def committed(self, entry: CachedInstance, decision: Decision) -> None:
-        """A decision is on disk. This is called for every one of them, so it only takes notes."""
-        instance = entry.instance
-        self.noted[instance.key] = instance
-        if decision.runs:
-            self.indexed += decision.runs
+    def committed(self, batch: Sequence[BatchEntry]) -> None:
+        """A batch is on disk. This is called for every one of them, so it only takes notes."""
+        noted = self.noted
+        for item in batch:
+            instance = item.entry.instance
+            noted[instance.key] = instance
+            decision = item.decision
+            if decision is not None and decision.runs:
+                self.indexed += decision.runs
         if self._alarm is None:
             self._alarm = self._world.at(self._world.now() + TICK, self._tick)
 
@@ -133,26 +136,29 @@ class Projector:
         indexed, self.indexed = self.indexed, []
         new: set[int] = set()
         forgotten: list[int] = []
+        counts: defaultdict[tuple[str, Micros, str, str, int], int] = defaultdict(int)  # of minutes
         for is_new, row in indexed:
-            if instance_kind(row.namespace) != "workflow":
-                continue
+            namespace, started, closed = row.namespace, row.started_at, row.closed_at
+            if "/" in namespace:
+                continue  # a schedule or a stream
             if is_new:
                 new.add(row.key)
-                self._count(row.namespace, row.started_at, row.workflow_type, "started", 0)
-            if row.closed_at is not None and (is_new or row.archived_at is None):
-                outcome = outcome_of(row.status, row.closed_reason)
-                self._count(
-                    row.namespace, row.closed_at, row.workflow_type, outcome, bucket_of(row.closed_at - row.started_at)
-                )
-                if row.key not in new:
-                    forgotten.append(row.key)
-            if row.closed_at is not None and len(self.closed) < CLOSED:
-                self.closed[row.key] = row.workflow
+                counts[namespace, started // MINUTE, row.workflow_type, "started", 0] += 1
+            if closed is not None:
+                if is_new or row.archived_at is None:
+                    # A bucket: n for less than 2^n milliseconds.
+                    bucket = (closed - started) // 1000 if closed > started else 0
+                    outcome = "continued" if row.closed_reason == "continued" else row.status
+                    counts[namespace, closed // MINUTE, row.workflow_type, outcome, bucket.bit_length()] += 1
+                    if row.key not in new:
+                        forgotten.append(row.key)
+                if len(self.closed) < CLOSED:
+                    self.closed[row.key] = row.workflow
+        for (namespace, minute, workflow_type, outcome, bucket), n in counts.items():
+            at = minute * MINUTE
+            for grain in (MINUTE, HOUR):
+                self._tallies[namespace, grain, at - at % grain, workflow_type, outcome, bucket] += n
         return forgotten
-
-    def _count(self, namespace: str, at: Micros, workflow_type: str, outcome: str, bucket: int) -> None:
-        for grain in (MINUTE, HOUR):
-            self._tallies[namespace, grain, at - at % grain, workflow_type, outcome, bucket] += 1
 
     def _summaries(self, noted: dict[int, Instance], now: Micros, busy: bool) -> list[SummaryRow]:
         """Summaries of instances at rest, as many as there is time for, those first that have waited longest."""
@@ -238,12 +244,3 @@ class Projector:
         # No await between the look at the state in memory and its summary: the engine may go on to change it.
         instance = engine.loading.unchanged(opening) or await engine.loading.fold_slowly(opening)
         return summarize(engine.machine, instance)
-
-
-def outcome_of(status: str, closed_reason: str | None) -> str:
-    return "continued" if closed_reason == "continued" else status
-
-
-def bucket_of(length: Micros) -> int:
-    """The bucket of a duration: n for less than 2^n milliseconds."""
-    return (max(length, 0) // 1000).bit_length()

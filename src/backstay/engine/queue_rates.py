@@ -6,10 +6,10 @@ one before it, so that nothing grows and old figures fade.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from backstay.engine.cache import CachedInstance
+from backstay.engine.batch import BatchEntry
 from backstay.engine.leases import Queue, queue_of
 from backstay.kernel.decision import Decision
 from backstay.kernel.values import SECOND, Micros
@@ -58,7 +58,7 @@ class _Counts:
 
 
 class QueueRates:
-    """`committed` is called for every decision on disk; it only counts."""
+    """`committed` is called for every batch on disk; it only counts."""
 
     def __init__(self, now: Callable[[], Micros]) -> None:
         self._now = now
@@ -66,10 +66,13 @@ class QueueRates:
         self._counts: dict[Queue, _Counts] = {}
         self._leased: dict[str, tuple[Queue, int]] = {}  # the queue and attempt of leased tasks
 
-    def committed(self, entry: CachedInstance, decision: Decision) -> None:
-        if not decision.tasks:
-            return
+    def committed(self, batch: Sequence[BatchEntry]) -> None:
         now = self._now()
+        for item in batch:
+            if item.decision is not None and item.decision.tasks:
+                self._count(item.decision, now)
+
+    def _count(self, decision: Decision, now: Micros) -> None:
         leased = self._leased
         for change in decision.tasks:
             task = change.task

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from backstay.engine.world import World
-from backstay.kernel.decision import Decision
 from backstay.kernel.state import Instance
 from backstay.kernel.values import SECOND
 from backstay.store import StoreError
@@ -41,7 +40,6 @@ class Waiters:
         self._world = world
         self._waiters: dict[tuple[int, str], list[Waiter]] = {}
         self.on_commit: dict[int, list[Callable[[Instance], None]]] = {}  # called after each commit of an instance
-        self.watch: Callable[[Decision], None] | None = None  # called with each decision that is on disk
         self._checking = False
         self._check_once_more = False
         self._checks: set[asyncio.Task[None]] = set()  # under way

@@ -171,9 +171,10 @@ class Machine:
         resume = _merge(features, lambda f: f.history.resume)
         own_task = _merge(features, lambda f: f.history.own_task)
         self.step_kinds = {kind for kind in evolve if issubclass(kind, StepEvent)}
-        # One look-up per event instead of four: its fold, whether it is a step, whom it wakes, its own task.
+        # One look-up per event instead of five: its fold, whether it is a step, whom it wakes, its own task, its name's length.
         self._plans = {
-            kind: (fold, kind in self.step_kinds, resume.get(kind), own_task.get(kind)) for kind, fold in evolve.items()
+            kind: (fold, kind in self.step_kinds, resume.get(kind), own_task.get(kind), len(kind.__name__))
+            for kind, fold in evolve.items()
         }
         self.kinds: dict[str, type[Event]] = {kind.__name__: kind for kind in evolve}
         self.grouped_kinds = {kind for kind in evolve if "parallel_group_path" in kind.__struct_fields__}
@@ -266,9 +267,9 @@ class Machine:
     def evolve(self, instance: Instance, run: Run, entry: Recorded) -> None:
         """Fold one recorded event into the run."""
         event = entry.event
-        fold, is_step, resume, own_task = self._plans[type(event)]
+        fold, is_step, resume, own_task, name_size = self._plans[type(event)]
         run.length = sequence = entry.sequence
-        run.bytes += len(entry.type) + len(entry.body)
+        run.bytes += name_size + len(entry.body)
         run.checksum = entry.checksum
         run.last_at = entry.at
         if is_step and event.sequence > run.step:  # type: ignore[attr-defined]

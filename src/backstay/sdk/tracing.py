@@ -67,8 +67,12 @@ def task_span(assignment: WorkflowAssignment) -> Span | None:
 
 
 @contextmanager
-def attempt_span(assignment: ActivityAssignment, traceparent: str) -> Generator[Span]:
-    """The span of an attempt, which is the current one in this block."""
+def attempt_span(assignment: ActivityAssignment) -> Generator[Span | None]:
+    """The span of an attempt, which is the current one in this block. None if there is no trace, or nobody to make spans."""
+    traceparent = assignment.traceparent
+    if not isinstance(traceparent, str) or not is_imported():
+        yield None
+        return
     from opentelemetry import trace
 
     with _tracer().start_as_current_span(
@@ -87,9 +91,9 @@ def attempt_span(assignment: ActivityAssignment, traceparent: str) -> Generator[
         yield span
 
 
-def say_outcome(span: Span, result: bytes | Failure) -> None:
+def say_outcome(span: Span | None, result: bytes | Failure) -> None:
     """Mark the span of an attempt that has failed."""
-    if isinstance(result, Failure):
+    if span is not None and isinstance(result, Failure):
         from opentelemetry import trace
 
         span.set_attribute("exception.type", result.exception_type or "Exception")

@@ -1,6 +1,6 @@
 """The live feed: what moved, after commits, told to everybody who listens.
 
-A stream listens to topics. When a decision is on disk, the engine hands it over (`Waiters.watch`), and the topics that it
+A stream listens to topics. When a batch is on disk, the engine hands it over (`Engine.observe_commits`), and the topics that it
 belongs to become *dirty*. A dirty topic is published when its time has come: at once if it was quiet, otherwise so that its
 frames keep their distance. A frame says what moved and up to which sequence, and carries no data. It is encoded once and
 shared by all streams of the topic.
@@ -15,11 +15,12 @@ last stream has gone, so that the frames in between are known; if they are not, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from backstay.engine.batch import BatchEntry
 from backstay.engine.engine import Engine
 from backstay.kernel.decision import Decision, RunRow
 from backstay.protocol.history import iso
@@ -56,6 +57,7 @@ class LiveFeed:
         self._system: FeedTopic[LiveStream] | None = None
         self._dirty: dict[FeedTopic[LiveStream], None] = {}
         self._decisions: list[Decision] = []
+        self.watching = False  # commits: only while somebody listens
         self.streams: dict[LiveStream, None] = {}
         self._addresses: dict[str, int] = {}
         self._foreign = False
@@ -136,7 +138,7 @@ class LiveFeed:
 
     def close(self) -> None:
         """Follow nothing any more."""
-        self._engine.waiters.watch = None
+        self._watch(False)
         for timer in (self._timer, self._housekeeping):
             if timer is not None:
                 timer.cancel()
@@ -166,7 +168,7 @@ class LiveFeed:
                 self._of_namespace.setdefault(name.namespace, []).append(topic)
             elif name.kind == "system":
                 self._system = topic
-        self._engine.waiters.watch = self._committed
+        self._watch(True)
         return topic
 
     def _forget(self, topic: FeedTopic[LiveStream]) -> None:
@@ -181,13 +183,20 @@ class LiveFeed:
             if not alike:
                 del self._of_namespace[topic.name.namespace]
         if not self._topics:
-            self._engine.waiters.watch = None
+            self._watch(False)
 
     # -- what moved
 
-    def _committed(self, decision: Decision) -> None:
-        """A decision is on disk. Called for each of them, so it only keeps the decision."""
-        self._decisions.append(decision)
+    def _watch(self, on: bool) -> None:
+        if on is not self.watching:
+            self.watching = on
+            (self._engine.observe_commits if on else self._engine.ignore_commits)(self._committed)
+
+    def _committed(self, batch: Sequence[BatchEntry]) -> None:
+        """A batch is on disk. Called for each of them, so it only keeps the decisions."""
+        for item in batch:
+            if item.decision is not None:
+                self._decisions.append(item.decision)
         if self._timer is None:
             self._arm(self._folded_at + RUN_EVERY)
 

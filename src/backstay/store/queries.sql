@@ -734,7 +734,7 @@ select event.type, count(*)
 from event
 cross join run
 where run.key = event.run
-  and event.type in ('ActivityRetryScheduled', 'ActivityFailed', 'ActivityTimedOut', 'WorkflowFailed')
+  and (event.type = 'ActivityRetryScheduled' or event.type = 'ActivityFailed' or event.type = 'ActivityTimedOut' or event.type = 'WorkflowFailed')
   and event.at >= ?
   and run.namespace = ?
 group by event.type
@@ -744,7 +744,7 @@ select run.workflow_id, run.run_id, run.workflow_type, many.n
 from (
   select run, count(*) as n
   from event
-  where type in ('ActivityRetryScheduled', 'ActivityFailed', 'ActivityTimedOut', 'WorkflowFailed')
+  where (type = 'ActivityRetryScheduled' or type = 'ActivityFailed' or type = 'ActivityTimedOut' or type = 'WorkflowFailed')
     and at >= ?
   group by run
 ) as many

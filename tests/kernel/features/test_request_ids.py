@@ -160,7 +160,8 @@ def test_another_intent_under_the_same_id_is_a_conflict(flow_of: Any, message: A
 
 def test_without_a_request_id_every_command_counts() -> None:
     flow = waiting()
-    ids = [flow.signal("go").reply.signal_id for _ in range(2)]
+    over_http = {"request": {"route": "/api/workflows/one/signal/go"}}
+    ids = [flow.signal("go", context=over_http).reply.signal_id for _ in range(2)]
     assert ids == ["RUN1-s2", "RUN1-s3"]
     first, second = [entry.fingerprint for entry in flow.commands if entry.command_type == "signal"]
     assert first == second is not None, "the record tells that both said the same, and both counted"

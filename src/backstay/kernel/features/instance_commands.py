@@ -7,7 +7,7 @@ gets the first outcome, unless that was a temporary rejection. The shell looks u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, ClassVar, NamedTuple
 
@@ -184,14 +184,15 @@ def refuse_conflict(before: CommandRecord, request_id: str | None, fingerprint: 
         )
 
 
-INSIDE = ("workflow", "schedule")
-"""Sources of commands that workflow code and schedules give: no request from outside stands at their beginning."""
+def has_route(context: Mapping[str, Any]) -> bool:
+    """Whether a command came over HTTP."""
+    return bool(context) and "route" in context.get("request", ())
 
 
-def fingerprint(request_id: str | None, source: str, *parts: bytes) -> str | None:
-    """A hash of a request, for the record of its command and to compare retries with. None for what nobody can retry and
-    nobody has sent."""
-    if request_id is None and source in INSIDE:
+def fingerprint(request_id: str | None, context: Mapping[str, Any], *parts: bytes) -> str | None:
+    """A hash of a request, for the record of its command and to compare retries with. None for a command of workflow code,
+    of a schedule or of the engine's own process: nobody can retry it, and nobody has sent it."""
+    if request_id is None and not has_route(context):
         return None
     joined = b"\0".join(parts)
     return f"sha256:{sha256(joined).hexdigest()}"
@@ -199,7 +200,7 @@ def fingerprint(request_id: str | None, source: str, *parts: bytes) -> str | Non
 
 def _fingerprint(message: InstanceCommand) -> str | None:
     run_id = (message.run_id or "").encode()
-    return fingerprint(message.request_id, message.source, message.command_type.encode(), run_id, message.intent())
+    return fingerprint(message.request_id, message.context, message.command_type.encode(), run_id, message.intent())
 
 
 def reject(turn: Turn, message: InstanceCommand, why: Rejection, **more: Any) -> CommandRecord:

@@ -14,6 +14,7 @@ from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from backstay.codec.values import dumps
@@ -91,11 +92,13 @@ class ActivityRunner:
         self._running[id] = attempt, None
         if not self._registry.activities[type].is_async:
             # In its own context, so that context variables of an earlier attempt do not reach it.
-            self._host.thread(partial(Context().run, partial(self._attempt, assignment, attempt)), done)
+            run = self._attempt if assignment.traceparent is UNSET else self._traced_attempt
+            self._host.thread(partial(Context().run, partial(run, assignment, attempt)), done)
             return
+        run_async = self._async_attempt if assignment.traceparent is UNSET else self._traced_async_attempt
 
         async def work() -> None:
-            done(await self._async_attempt(assignment, attempt))
+            done(await run_async(assignment, attempt))
 
         task = self._host.spawn(work(), f"activity-{type}")
         task.add_done_callback(partial(self._broken_off, assignment, done))
@@ -166,16 +169,19 @@ class ActivityRunner:
             if task is not None:
                 task.cancel()
 
-    def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
-        trace = assignment.traceparent
-        if not isinstance(trace, str) or not tracing.is_imported():
-            return self._run_attempt(assignment, attempt)
-        with tracing.attempt_span(assignment, trace) as span:
-            result = self._run_attempt(assignment, attempt)
+    def _traced_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+        with tracing.attempt_span(assignment) as span:
+            result = self._attempt(assignment, attempt)
             tracing.say_outcome(span, result)
         return result
 
-    def _run_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+    async def _traced_async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
+        with tracing.attempt_span(assignment) as span:
+            result = await self._async_attempt(assignment, attempt)
+            tracing.say_outcome(span, result)
+        return result
+
+    def _attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
             return self._kept(assignment, self._call(assignment))
@@ -185,15 +191,6 @@ class ActivityRunner:
             set_current(None)
 
     async def _async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
-        trace = assignment.traceparent
-        if not isinstance(trace, str) or not tracing.is_imported():
-            return await self._run_async_attempt(assignment, attempt)
-        with tracing.attempt_span(assignment, trace) as span:
-            result = await self._run_async_attempt(assignment, attempt)
-            tracing.say_outcome(span, result)
-        return result
-
-    async def _run_async_attempt(self, assignment: ActivityAssignment, attempt: Attempt) -> bytes | Failure:
         set_current(attempt)
         try:
             if attempt.cancelled:

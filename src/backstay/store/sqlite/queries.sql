@@ -140,12 +140,44 @@ set status = ?, closed_reason = nullif(?, ''), search_attributes = nullif(?, '')
   archived_at = nullif(?, 0)
 where key = ?
 
+-- name: close_run
+-- Without attributes, and so without the trigger for them.
+update run
+set status = ?, closed_reason = nullif(?, ''), closed_at = ?, length = ?, archived_at = nullif(?, 0)
+where key = ?
+  and search_attributes is null
+
+-- name: insert_facets
+insert or ignore into facet
+select run.namespace, 'label:' || one.key, 's:' || one.value, run.key
+from run, json_each(run.labels) as one
+where run.key = ?
+  and run.labels is not null
+union all
+select run.namespace, 'attribute:' || one.key,
+  case one.type
+    when 'text' then 's:' || one.value
+    when 'true' then 'b:1'
+    when 'false' then 'b:0'
+    else 'n:' || cast(one.value as real)
+  end, run.key
+from run, json_each(run.search_attributes) as one
+where run.key = ?
+  and run.search_attributes is not null
+  and one.type in ('text', 'true', 'false', 'integer', 'real')
+
 -- name: insert_event
 insert into event (run, sequence, type, at, body, context, checksum)
 values
   (?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_task
+-- A leased one: nobody asks which workers it waits for.
+insert or replace into task (workflow, id, state, available_at, body, namespace)
+values
+  (?, ?, ?, ?, ?, ?)
+
+-- name: put_ready_task
 insert or replace into task (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
 values
   (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -30,11 +30,14 @@ class Rows:
         "commands",
         "drops",
         "events",
+        "faceted",
         "guards",
         "new",
         "puts",
+        "ready",
         "runs",
         "runs_changed",
+        "runs_closed",
         "sends",
         "took",
         "wakes",
@@ -45,6 +48,7 @@ class Rows:
         puts: list[Any] = []
         indexed: list[tuple[bool, RunRow]] = []
         self.events, self.puts = events, puts
+        self.ready: list[Any] = []
         self.drops: list[Row] = []
         self.commands: list[Any] = []
         self.sends: list[Any] = []
@@ -64,11 +68,22 @@ class Rows:
                 )
             for change in decision.tasks:
                 task = change.task
-                if task is not None:
-                    key = decision.instance.key
-                    routing = task.routing
+                if task is None:
+                    if change.stored:
+                        self.drops.append((decision.instance.key, change.task_id))
+                elif task.state != "ready":
                     puts += (
-                        key,
+                        decision.instance.key,
+                        change.task_id,
+                        task.state,
+                        task.available_at,
+                        bytearray(encode(task)),
+                        task.routing.namespace,
+                    )
+                else:
+                    routing = task.routing
+                    self.ready += (
+                        decision.instance.key,
                         change.task_id,
                         task.state,
                         task.available_at,
@@ -79,8 +94,6 @@ class Rows:
                         task.type,
                         routing.compatibility or "",
                     )
-                elif change.stored:
-                    self.drops.append((decision.instance.key, change.task_id))
             if decision.runs:
                 indexed += decision.runs
             if decision.commands:
@@ -172,6 +185,8 @@ class Rows:
         runs: list[Any] = []
         self.runs = runs
         self.runs_changed: list[Row] = []
+        self.runs_closed: list[Row] = []
+        self.faceted: list[Row] = []
         for is_new, r in indexed:
             search = text(r.search_attributes) if r.search_attributes else ""
             if is_new:
@@ -195,6 +210,12 @@ class Rows:
                     r.closed_at or 0,
                     r.length,
                     r.archived_at or 0,
+                )
+                if search or r.labels:
+                    self.faceted.append((r.key, r.key))
+            elif r.closed_at and not search:
+                self.runs_closed.append(
+                    (r.status, r.closed_reason or "", r.closed_at, r.length, r.archived_at or 0, r.key)
                 )
             else:
                 self.runs_changed.append(

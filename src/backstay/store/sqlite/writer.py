@@ -48,7 +48,15 @@ class SqliteWriter:
         self._pace = 0.0  # moving average of a commit, in seconds
         self._inserts = {
             name: _of_rows(sql[name])
-            for name in ("guard_new", "insert_run", "insert_event", "put_task", "insert_command", "insert_send")
+            for name in (
+                "guard_new",
+                "insert_run",
+                "insert_event",
+                "put_task",
+                "put_ready_task",
+                "insert_command",
+                "insert_send",
+            )
         }
         self._later: list[Callable[[], None]] = []  # runs when the commit thread returns the connection
         self._file = file_of(path)
@@ -251,6 +259,12 @@ class SqliteWriter:
             raise _Short
         if rows.runs:
             self._insert(connection, "insert_run", rows.runs)
+        if rows.faceted:
+            connection.executemany(sql["insert_facets"], rows.faceted)
+        if rows.runs_closed:
+            closed = connection.executemany(sql["close_run"], rows.runs_closed).rowcount
+            if closed != len(rows.runs_closed):  # one has lost its attributes with its end
+                rows.runs_changed += [(*row[:2], "", *row[2:]) for row in rows.runs_closed]
         if rows.runs_changed:
             connection.executemany(sql["update_run"], rows.runs_changed)
         if rows.events:
@@ -260,6 +274,8 @@ class SqliteWriter:
             connection.executemany(sql["drop_task"], rows.drops)
         if rows.puts:
             self._insert(connection, "put_task", rows.puts)
+        if rows.ready:
+            self._insert(connection, "put_ready_task", rows.ready)
         if rows.commands:
             self._insert(connection, "insert_command", rows.commands)
         if rows.sends:

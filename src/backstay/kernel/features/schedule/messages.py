@@ -168,7 +168,7 @@ def answer(turn: Turn, command: CommandRecord, outcome: str, fired: list[FiredOc
 
 
 def _fingerprint(message: InstanceCommand) -> str | None:
-    return fingerprint(message.request_id, message.source, message.command_type.encode(), message.intent())
+    return fingerprint(message.request_id, message.context, message.command_type.encode(), message.intent())
 
 
 # -- checks

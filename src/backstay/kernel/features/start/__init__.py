@@ -15,7 +15,7 @@ from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Recorded
 from backstay.kernel.feature import Deadline, Deciding, Feature, History
 from backstay.kernel.features import memo, search
-from backstay.kernel.features.instance_commands import fingerprint, refuse_conflict
+from backstay.kernel.features.instance_commands import fingerprint, has_route, refuse_conflict
 from backstay.kernel.features.start import words
 from backstay.kernel.features.start.records import (
     BACKGROUND,
@@ -333,7 +333,9 @@ def _repeated_reply(turn: Turn, message: Start, before: CommandRecord) -> StartR
 
 
 def _fingerprint(message: Start) -> str | None:
-    return fingerprint(message.request_id, message.source, b"start", *message.intent())
+    if message.request_id is None and not has_route(message.context):
+        return None  # before the intent is encoded
+    return fingerprint(message.request_id, message.context, b"start", *message.intent())
 
 
 def check_options(message: Start) -> None:
