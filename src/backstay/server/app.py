@@ -23,6 +23,7 @@ from backstay.server.connections import limited_connections
 from backstay.server.encoding import Encoded, encoded
 from backstay.server.http_errors import HttpError, to_http_error
 from backstay.server.http_messages import HttpRequest, HttpResponse, ParsedRequest
+from backstay.server.pages import PAGES
 from backstay.server.rehearsal import has_dry_run, rehearse, unsupported
 from backstay.server.router import Route, Router
 from backstay.server.routes import ROUTES
@@ -123,8 +124,8 @@ class App:
 def _served(settings: Settings) -> list[Route]:
     """The routes of a server. `/metrics` needs no credential if the settings say so."""
     if not settings.metrics_open:
-        return ROUTES
-    return [route._replace(plane="open") if route.path == "/metrics" else route for route in ROUTES]
+        return [*ROUTES, *PAGES]
+    return [*(route._replace(plane="open") if route.path == "/metrics" else route for route in ROUTES), *PAGES]
 
 
 def error_response(request: HttpRequest, error: Exception) -> HttpResponse:

@@ -94,7 +94,7 @@ def encoded(
         if route.operation is not None:
             body = {**body, "control_plane": control_plane(route.operation, request, body)}
         return _stamped(request, status, headers, body if request.caller.payloads else hidden(body), now)
-    if plane != "worker":
+    if plane != "worker" and not any(name == b"cache-control" for name, _ in answer.headers):
         headers.append(_NO_STORE)
     return Encoded(status, headers, _encode(body) if answer.raw is None else answer.raw)
 

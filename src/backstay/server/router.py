@@ -72,11 +72,12 @@ def with_viewers(routes: Iterable[Route]) -> list[Route]:
 
 
 class _Node:
-    __slots__ = ("children", "parameter", "routes")
+    __slots__ = ("children", "parameter", "rest", "routes")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
         self.parameter: _Node | None = None  # for any other segment
+        self.rest: _Node | None = None  # for all segments that are left
         self.routes: dict[str, tuple[Route, list[str]]] = {}
 
 
@@ -90,7 +91,12 @@ class Router:
             node = self._root
             names: list[str] = []
             for part in route.path.strip("/").split("/"):
-                if part.startswith("{"):
+                if part.endswith("*}"):  # only as the last one
+                    names.append(part[1:-2])
+                    if node.rest is None:
+                        node.rest = _Node()
+                    node = node.rest
+                elif part.startswith("{"):
                     names.append(part[1:-1])
                     if node.parameter is None:
                         node.parameter = _Node()
@@ -130,6 +136,10 @@ def _descend(
         found = _descend(literal, parts, at + 1, values, method)
         if found is not None:
             return found
-    if node.parameter is None or not parts[at]:
+    if node.parameter is not None and parts[at]:
+        found = _descend(node.parameter, parts, at + 1, (*values, parts[at]), method)
+        if found is not None:
+            return found
+    if node.rest is None:
         return None
-    return _descend(node.parameter, parts, at + 1, (*values, parts[at]), method)
+    return _descend(node.rest, parts, len(parts), (*values, "/".join(parts[at:])), method)

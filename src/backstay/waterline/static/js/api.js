@@ -1,0 +1,140 @@
+// The public API of the server. Every answer sets the clock; a GET that was answered before is asked with its ETag.
+
+import { setClock } from "./words.js";
+
+/** A refusal or a failure: `reason` is stable, `message` is for people. */
+export class Problem extends Error {
+  /** @param {number} status @param {string} reason @param {string} message @param {any} [body] */
+  constructor(status, reason, message, body) {
+    super(message);
+    this.status = status;
+    this.reason = reason;
+    this.body = body ?? {};
+    this.field = body?.field;
+  }
+}
+
+/** @type {Map<string, {tag: string, body: any}>} */
+const known = new Map();
+const KNOWN = 50;
+
+export const api = {
+  namespace: "default",
+  /** Called when a request finds nobody signed in. @type {() => void} */
+  onSignedOut: () => {},
+  /** Called when the server is reached or not. @type {(reached: boolean) => void} */
+  onReached: () => {},
+
+  /** @param {string} path @param {Record<string, any>} [params] @param {AbortSignal} [signal] @returns {Promise<any>} */
+  get: (path, params, signal) => call("GET", address(path, params), undefined, signal),
+  /** @param {string} path @param {any} [body] @param {Record<string, any>} [params] @returns {Promise<any>} */
+  post: (path, body, params) => call("POST", address(path, params), body ?? {}),
+  /** @param {string} path @param {any} [body] @param {Record<string, any>} [params] @returns {Promise<any>} */
+  put: (path, body, params) => call("PUT", address(path, params), body ?? {}),
+  /** @param {string} path @param {Record<string, any>} [params] @returns {Promise<any>} */
+  delete: (path, params) => call("DELETE", address(path, params)),
+};
+
+/** An address with its parameters; lists are repeated, null and "" left out. @param {string} path @param {Record<string, any>} [params] */
+export function address(path, params) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(params ?? {}))
+    for (const one of Array.isArray(value) ? value : [value]) if (one !== null && one !== undefined && one !== "") query.append(name, String(one));
+  const text = query.toString();
+  return text ? `${path}?${text}` : path;
+}
+
+/** The path of a run's part: `runPath("order-1", null, "history")`. @param {string} id @param {string | null | undefined} run @param {string} [part] */
+export function runPath(id, run, part) {
+  const base = `/api/workflows/${encodeURIComponent(id)}${run ? `/runs/${encodeURIComponent(run)}` : ""}`;
+  return part ? `${base}/${part}` : base;
+}
+
+/** @param {string} method @param {string} where @param {any} [body] @param {AbortSignal} [signal] */
+async function call(method, where, body, signal) {
+  const name = `${api.namespace} ${where}`;
+  const before = method === "GET" ? known.get(name) : undefined;
+  /** @type {Record<string, string>} */
+  const headers = { "X-Durable-Workflow-Control-Plane-Version": "2", "X-Namespace": api.namespace, "X-Workflow-Caller-Label": "waterline" };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (before) headers["If-None-Match"] = before.tag;
+  let answer;
+  try {
+    answer = await fetch(where, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, cache: "no-store" });
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    api.onReached(false);
+    throw new Problem(0, "unreachable", "The server cannot be reached.");
+  }
+  api.onReached(true);
+  if (answer.status === 304 && before) return before.body;
+  const text = await answer.text();
+  /** @type {any} */
+  let found = {};
+  try {
+    found = text ? JSON.parse(text) : {};
+  } catch {
+    throw new Problem(answer.status, "unreadable", `The server answered ${answer.status} with something that is not JSON.`);
+  }
+  setClock(found.generated_at);
+  if (!answer.ok) {
+    if (answer.status === 401) api.onSignedOut();
+    throw new Problem(answer.status, found.reason ?? "error", found.message ?? found.error ?? `The server answered ${answer.status}.`, found);
+  }
+  const tag = answer.headers.get("etag");
+  if (method === "GET" && tag) {
+    known.delete(name);
+    known.set(name, { tag, body: found });
+    for (const oldest of known.keys()) if (known.size > KNOWN) known.delete(oldest);
+  }
+  return found;
+}
+
+/**
+ * Something that is loaded from the API and kept while it is asked for again: what a panel shows. It fails by itself, and keeps what
+ * it had. `changed` is called when there is something new to show.
+ */
+export class Resource {
+  /** @param {() => Promise<any>} ask @param {() => void} changed */
+  constructor(ask, changed) {
+    this.ask = ask;
+    this.changed = changed;
+    /** @type {any} */ this.data = null;
+    /** @type {Problem | null} */ this.problem = null;
+    this.loading = false;
+    this.loadedAt = 0;
+    this._again = false;
+    this._turn = 0;
+  }
+
+  /** Ask again. Calls while it is under way ask once more afterwards. */
+  async load() {
+    if (this.loading) {
+      this._again = true;
+      return;
+    }
+    this.loading = true;
+    const turn = this._turn;
+    try {
+      const data = await this.ask();
+      if (turn === this._turn) [this.data, this.problem, this.loadedAt] = [data, null, performance.now()];
+    } catch (error) {
+      if (turn === this._turn) this.problem = error instanceof Problem ? error : new Problem(0, "defect", String(error));
+    }
+    this.loading = false;
+    this.changed();
+    if (this._again) {
+      this._again = false;
+      await this.load();
+    }
+  }
+
+  /** Ask for something else: what was shown is not shown any more. */
+  reset() {
+    this._turn += 1;
+    this.data = null;
+    this.problem = null;
+    this._again = this.loading;
+    if (!this.loading) void this.load();
+  }
+}

@@ -1,0 +1,96 @@
+// Dialogs. One at a time, by the element that browsers have for it: it keeps the focus inside, and Escape closes it.
+
+import { h, patch } from "./dom.js";
+import { Problem } from "./api.js";
+import { trouble } from "./parts.js";
+
+/** @type {{element: HTMLDialogElement, render: () => void} | null} */
+let open = null;
+
+/**
+ * Show a dialog. `view` is called for its content, with `close` and `update`; it is drawn again after `update`.
+ * @param {string} title @param {(dialog: {close: () => void, update: () => void}) => any} view @param {() => void} [closed]
+ */
+export function show(title, view, closed) {
+  open?.element.close();
+  const element = document.createElement("dialog");
+  element.setAttribute("aria-label", title);
+  document.body.append(element);
+  const before = document.activeElement;
+  const close = () => element.close();
+  const render = () => patch(element, [h("h1", null, title), view({ close, update: render })].flat());
+  element.addEventListener("close", () => {
+    element.remove();
+    if (open?.element === element) open = null;
+    if (before instanceof HTMLElement && before.isConnected) before.focus();
+    closed?.();
+  });
+  open = { element, render };
+  render();
+  element.showModal();
+  return { close, update: render };
+}
+
+export const isOpen = () => open !== null;
+
+/**
+ * Ask before something is done, and show what would be written: `preview` is the dry run, `act` does it. `type`: a word that has to be
+ * typed before the button works, for what cannot be undone.
+ * @param {{title: string, sentence: any, label: string, danger?: boolean, type?: string, fields?: (update: () => void) => any,
+ *   preview?: () => Promise<any>, act: () => Promise<any>, done?: (answer: any) => void}} ask
+ */
+export function confirm(ask) {
+  /** @type {{problem: Problem | null, busy: boolean, typed: string, preview: any}} */
+  const state = { problem: null, busy: false, typed: "", preview: null };
+  const dialog = show(ask.title, ({ close, update }) => [
+    h("p", { class: "sentence" }, ask.sentence),
+    ask.fields ? ask.fields(update) : null,
+    state.preview ? wouldWrite(state.preview) : null,
+    ask.type ? h("label", { class: "field" }, `Type ${ask.type} to confirm`,
+      h("input", { autocomplete: "off", prop: { value: state.typed }, on: { input: (/** @type {any} */ event) => { state.typed = event.target.value; update(); } } })) : null,
+    state.problem ? trouble(state.problem) : null,
+    h("div", { class: "buttons" },
+      ask.preview ? h("button", { type: "button", disabled: state.busy, on: { click: () => void look(update) } }, "What would be written?") : null,
+      h("button", { type: "button", on: { click: close } }, "Cancel"),
+      h("button", { type: "button", class: ask.danger ? "danger" : "primary", disabled: state.busy || (ask.type !== undefined && state.typed !== ask.type), on: { click: () => void act(close, update) } }, ask.label)),
+  ]);
+
+  /** @param {() => void} update */
+  async function look(update) {
+    await during(update, async () => { state.preview = await ask.preview?.(); });
+  }
+
+  /** @param {() => void} close @param {() => void} update */
+  async function act(close, update) {
+    await during(update, async () => {
+      const answer = await ask.act();
+      close();
+      ask.done?.(answer);
+    });
+  }
+
+  /** @param {() => void} update @param {() => Promise<void>} work */
+  async function during(update, work) {
+    state.busy = true;
+    state.problem = null;
+    update();
+    try {
+      await work();
+    } catch (error) {
+      state.problem = error instanceof Problem ? error : new Problem(0, "defect", String(error));
+    }
+    state.busy = false;
+    update();
+  }
+  return dialog;
+}
+
+/** What a dry run says. @param {any} answer */
+export function wouldWrite(answer) {
+  if (!answer.accepted) return h("p", { class: "notice" }, `It would be refused: ${answer.message ?? answer.reason}`);
+  const written = answer.would_write ?? {};
+  const lines = [];
+  for (const [kind, entries] of Object.entries(written))
+    if (Array.isArray(entries)) for (const entry of entries.slice(0, 20)) lines.push(`${kind.replace(/s$/, "")} ${entry.type ?? entry.event_type ?? entry.command_type ?? entry.kind ?? entry.name ?? ""} ${entry.workflow_id ?? ""}`.trim());
+  return h("pre", { class: "payload", tabindex: "0", "aria-label": "what would be written" }, lines.length ? lines.join("\n") : "nothing");
+}

@@ -1,0 +1,216 @@
+// The frame around the screens: who is signed in, which namespace, which screen, and what moves.
+
+import { api, Problem } from "./api.js";
+import { h, patch } from "./dom.js";
+import { common, useKeys } from "./keys.js";
+import { follow, listen } from "./live.js";
+import { announce, link, runAddress } from "./parts.js";
+import { changed, parse } from "./router.js";
+import { isAbsolute, setAbsolute } from "./words.js";
+import * as overview from "./screens/overview.js";
+import * as queues from "./screens/queues.js";
+import * as run from "./screens/run/page.js";
+import * as runs from "./screens/runs.js";
+import * as schedules from "./screens/schedules.js";
+import { signIn } from "./screens/signin.js";
+import * as system from "./screens/system.js";
+
+/**
+ * A screen, as its module's `open(app)` returns it. `topics`: what it wants to hear of; `moved`: called with news of them, and with
+ * kind `reload` when it has to load everything again; `route`: called when only the query of its address has changed.
+ * @typedef {{title: () => string, view: () => any, topics?: () => string[], moved?: (news: import("./live.js").News) => void,
+ *   route?: () => void, keys?: () => import("./keys.js").Keys, close?: () => void}} Screen
+ */
+
+const SCREENS = /** @type {Record<string, {open: (app: typeof app) => Screen}>} */ ({ overview, runs, run, queues, schedules, system });
+const PLACES = [["overview", "Overview", "/waterline/"], ["runs", "Runs", "/waterline/runs"], ["queues", "Queues", "/waterline/queues"], ["schedules", "Schedules", "/waterline/schedules"], ["system", "System", "/waterline/system"]];
+
+export const app = {
+  api,
+  /** Who is signed in: the answer of /api/session. @type {any} */
+  session: null,
+  route: parse(location),
+  /** Whether this person may change things. */
+  get canWrite() {
+    return Boolean(app.session?.roles?.some((/** @type {string} */ role) => role === "operator" || role === "admin"));
+  },
+  get isAdmin() {
+    return Boolean(app.session?.roles?.includes("admin"));
+  },
+  /** Why a button is disabled for a viewer, or undefined. */
+  get readOnly() {
+    return app.canWrite ? undefined : "You are signed in as a viewer, who changes nothing.";
+  },
+  /** Draw again, in the next frame. */
+  update() {
+    if (!drawing) drawing = requestAnimationFrame(draw);
+  },
+  /** Go to an address of the page. @param {string} to @param {{replace?: boolean}} [how] */
+  go(to, how) {
+    history[how?.replace ? "replaceState" : "pushState"](null, "", withNamespace(to));
+    arrive();
+  },
+  /** Change the query of the address. @param {Record<string, string | string[] | null>} changes @param {{replace?: boolean}} [how] */
+  query(changes, how) {
+    const next = changed(app.route.query, changes).toString();
+    app.go(location.pathname + (next ? `?${next}` : ""), how ?? { replace: true });
+  },
+  announce,
+};
+
+let drawing = 0;
+/** @type {Screen | null} */
+let screen = null;
+let place = "";
+let reached = true;
+let streaming = true;
+/** @type {any[]} */
+let namespaces = [];
+/** @type {Problem | null} */
+let stopped = null;
+
+/** @param {string} to */
+function withNamespace(to) {
+  const url = new URL(to, location.href);
+  if (api.namespace !== app.session?.default_namespace && !url.searchParams.has("ns")) url.searchParams.set("ns", api.namespace);
+  return url.pathname + url.search + url.hash;
+}
+
+/** The address has changed. */
+function arrive() {
+  app.route = parse(location);
+  const wanted = app.route.query.get("ns") ?? app.session.namespace ?? app.session.default_namespace;
+  const here = `${wanted} ${app.route.screen} ${app.route.id} ${app.route.run}`;
+  api.namespace = wanted;
+  if (here === place && screen) screen.route?.();
+  else {
+    screen?.close?.();
+    const first = place === "";
+    place = here;
+    screen = SCREENS[app.route.screen]?.open(app) ?? null;
+    useKeys(() => screen?.keys?.() ?? {});
+    scrollTo(0, 0);
+    if (!first) document.querySelector("main")?.focus();
+  }
+  app.update();
+}
+
+function draw() {
+  drawing = 0;
+  const root = document.getElementById("app");
+  if (!root) return;
+  const title = screen?.title() ?? (app.session ? "Not found" : "Sign in");
+  document.title = `${title} · Waterline`;
+  patch(root, app.session ? [bar(), h("main", { tabindex: "-1", id: "main" }, screen ? screen.view() : nowhere()), foot()] : [signIn(app, stopped, begin)].flat());
+  follow(api.namespace, app.session ? (screen?.topics?.() ?? []) : []);
+}
+
+function bar() {
+  const environment = app.session.environment ?? {};
+  return h("div", { class: "top" },
+    h("div", { class: "inner" },
+      link("/waterline/", { class: "brand", "aria-label": "Waterline, overview" }, h("span", { "aria-hidden": "true" }, "≋"), "Waterline"),
+      environment.name ? h("span", { class: "environment mono", style: { color: environment.colour ?? "inherit" } }, environment.name) : null,
+      h("nav", { "aria-label": "screens" }, ...PLACES.map(([name, label, to]) =>
+        link(withNamespace(to ?? ""), { "aria-current": app.route.screen === name || (name === "runs" && app.route.screen === "run") ? "page" : null }, label))),
+      h("span", { class: "grow" }),
+      h("form", { role: "search", on: { submit: (/** @type {any} */ event) => { event.preventDefault(); find(event.target.elements.q.value.trim()); } } },
+        h("input", { type: "search", name: "q", id: "find", "aria-label": "find a run", placeholder: "find a run  /", autocomplete: "off", spellcheck: "false" })),
+      namespacePicker(),
+      app.session.authenticated && app.session.session_id ? h("button", { class: "plain", type: "button", title: `signed in as ${app.session.role}`, on: { click: () => void signOut() } }, "Sign out") : null),
+    reached && streaming ? null : h("div", { class: "lost", role: "status" }, reached ? "Live updates are interrupted; they come back by themselves." : "The server cannot be reached. What you see is what it said last; it comes back by itself."));
+}
+
+function namespacePicker() {
+  const names = [...new Set([api.namespace, ...namespaces.map((one) => one.name)])].sort();
+  if (names.length < 2) return null;
+  return h("select", { "aria-label": "namespace", on: { change: (/** @type {any} */ event) => { const to = event.target.value; history.pushState(null, "", `/waterline/?ns=${encodeURIComponent(to)}`); arrive(); } } },
+    ...names.map((name) => h("option", { value: name, prop: { selected: name === api.namespace } }, name)));
+}
+
+function foot() {
+  return h("div", { class: "bottom caption" },
+    h("span", null, h("kbd", null, "?"), " keys"), h("span", null, h("kbd", null, "t"), isAbsolute() ? " relative times" : " exact times"),
+    h("span", null, `backstay ${app.session.version}`), app.canWrite ? null : h("span", null, "read only"));
+}
+
+function nowhere() {
+  return [h("h1", null, "There is no such page"), h("p", null, link("/waterline/", null, "Go to the overview"))];
+}
+
+/** Go to the run with this id, else to the list that looks for it. @param {string} text */
+async function find(text) {
+  if (!text) return;
+  try {
+    await api.get(`/api/workflows/${encodeURIComponent(text)}/summary`);
+    app.go(runAddress(text));
+  } catch {
+    app.go(`/waterline/runs?q=${encodeURIComponent(text)}`);
+  }
+}
+
+async function signOut() {
+  try {
+    await api.delete("/api/session");
+  } finally {
+    location.assign("/waterline/");
+  }
+}
+
+/** Ask who is signed in, and show the screen of the address. */
+async function begin() {
+  try {
+    app.session = await api.get("/api/session");
+    stopped = null;
+  } catch (error) {
+    stopped = error instanceof Problem ? error : new Problem(0, "defect", String(error));
+    if (stopped.status !== 401) setTimeout(() => void begin(), 2000);
+    app.update();
+    return;
+  }
+  place = "";
+  arrive();
+  try {
+    namespaces = (await api.get("/api/namespaces")).namespaces ?? [];
+    app.update();
+  } catch { /* the picker stays away */ }
+}
+
+api.onSignedOut = () => {
+  if (!app.session) return;
+  screen?.close?.();
+  [app.session, screen, place] = [null, null, ""];
+  void begin();
+};
+api.onReached = (yes) => {
+  if (yes !== reached) {
+    reached = yes;
+    app.update();
+  }
+};
+listen((news) => {
+  if (news.kind === "denied") return void api.onSignedOut();
+  if (news.namespace !== api.namespace) return;
+  const was = streaming;
+  streaming = news.kind !== "lost";
+  if (streaming) reached = true;
+  if (was !== streaming) app.update();
+  if (news.kind !== "lost") screen?.moved?.(news.kind === "open" ? { ...news, kind: "reload" } : news);
+});
+
+document.addEventListener("click", (event) => {
+  const anchor = event.target instanceof Element ? event.target.closest("a") : null;
+  if (!anchor || event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || anchor.target || anchor.hasAttribute("download")) return;
+  const url = new URL(anchor.href, location.href);
+  if (url.origin !== location.origin || !url.pathname.startsWith("/waterline") || url.hash) return;
+  event.preventDefault();
+  app.go(url.pathname + url.search);
+});
+addEventListener("popstate", () => { if (app.session) arrive(); });
+setInterval(() => { if (document.visibilityState === "visible" && app.session && !isAbsolute()) app.update(); }, 1000); // times that pass
+
+common["/"] = ["find a run", () => document.getElementById("find")?.focus()];
+common["t"] = ["exact or relative times", () => { setAbsolute(!isAbsolute()); app.update(); }];
+for (const [name, label, to] of PLACES) common[`g ${/** @type {string} */ (name)[0] === "s" && name === "system" ? "y" : /** @type {string} */ (name)[0]}`] = [`go to ${label}`, () => app.go(to ?? "")];
+
+void begin();

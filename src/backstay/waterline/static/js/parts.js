@@ -1,0 +1,91 @@
+// Small parts of views that every screen uses.
+
+import { h } from "./dom.js";
+import { exact, isAbsolute, relative } from "./words.js";
+
+/** State -> its glyph and tone. Colour is for what needs eyes; a state is always told by glyph and word as well. */
+const STATES = /** @type {Record<string, [string, string]>} */ ({
+  waiting: ["○", "wait"], sleeping: ["◔", "wait"], ready: ["○", "wait"], pending: ["○", "wait"], working: ["▸", "run"], running: ["▸", "run"],
+  retrying: ["↻", "amber"], throttled: ["↻", "amber"], overdue: ["↻", "amber"],
+  blocked: ["▲", "red"], no_worker: ["▲", "red"], stranded: ["▲", "red"], repair_needed: ["▲", "red"],
+  failed: ["✕", "red"], timed_out: ["✕", "red"], completed: ["✓", "done"], cancelled: ["⊘", "wait"], terminated: ["■", "wait"], paused: ["‖", "violet"], continued: ["↪", "wait"],
+});
+
+/** @param {string | null | undefined} name */
+export const words = (name) => (name ?? "–").replaceAll("_", " ");
+
+/** @param {string} name */
+export const glyph = (name) => STATES[name]?.[0] ?? "·";
+/** @param {string} name */
+export const tone = (name) => STATES[name]?.[1] ?? "wait";
+
+/** The state of a run. `attention` counts before it where it needs somebody. @param {string} state @param {string | null} [attention] */
+export function badge(state, attention) {
+  const shown = attention && tone(attention) === "red" ? attention : state;
+  return h("span", { class: `state tone-${tone(shown)}` }, h("span", { class: "glyph", "aria-hidden": "true" }, glyph(shown)), words(shown));
+}
+
+/** A time: how long ago, and exactly on hover and focus. @param {string | number | null | undefined} at */
+export function time(at) {
+  if (!at) return h("span", { class: "third" }, "–");
+  const iso = typeof at === "number" ? new Date(at).toISOString() : at;
+  return h("time", { datetime: iso, title: exact(at), class: "number" }, isAbsolute() ? exact(at).slice(0, 23) : relative(at));
+}
+
+/** A button that copies; without a secure context there is no clipboard, so it selects a field and copies that. @param {string} text @param {string} [what] */
+export function copy(text, what) {
+  return h("button", { class: "copy", type: "button", title: `copy ${what ?? text}`.slice(0, 80), "aria-label": `copy ${what ?? "it"}`, on: { click: () => void copyText(text) } }, "⧉");
+}
+
+/** @param {string} text */
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const field = document.createElement("textarea");
+    field.value = text;
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  }
+  announce("copied");
+}
+
+/** Say something to people who do not see the page. @param {string} text */
+export function announce(text) {
+  const place = document.getElementById("announcer");
+  if (place) place.textContent = text;
+}
+
+/** A problem, with a button that tries again. @param {import("./api.js").Problem} problem @param {() => void} [again] */
+export function trouble(problem, again) {
+  return h("div", { class: "problem", role: "alert" },
+    h("span", null, problem.message), h("span", { class: "mono" }, problem.reason),
+    again ? h("button", { type: "button", on: { click: again } }, "Try again") : null);
+}
+
+/**
+ * What a resource holds, its problem, or that it is loading. Old data stays beside a problem.
+ * @param {import("./api.js").Resource} resource @param {(data: any) => import("./dom.js").Child | import("./dom.js").Child[]} view
+ */
+export function held(resource, view) {
+  const problem = resource.problem ? trouble(resource.problem, () => void resource.load()) : null;
+  if (resource.data === null) return [problem ?? h("p", { class: "loading" }, "Loading …")];
+  return [problem, view(resource.data)].flat();
+}
+
+/** A section with a heading. @param {string} title @param {any} aside @param {...any} children */
+export function panel(title, aside, ...children) {
+  return h("section", { class: "panel", "aria-label": title, key: title }, h("header", null, h("h2", null, title), h("span", { class: "grow" }), aside), ...children);
+}
+
+/** An empty state that teaches the next command. @param {string} sentence @param {string} [command] */
+export const empty = (sentence, command) =>
+  h("p", { class: "empty" }, sentence, command ? [" ", h("code", null, command), " ", copy(command, "the command")] : null);
+
+/** A link within the page. @param {string} to @param {any} props @param {...any} children */
+export const link = (to, props, ...children) => h("a", { ...props, href: to }, ...children);
+
+/** The address of a run's page. @param {string} id @param {string | null} [run] */
+export const runAddress = (id, run) => `/waterline/runs/${encodeURIComponent(id)}${run ? `/${encodeURIComponent(run)}` : ""}`;

@@ -1,0 +1,34 @@
+// Sign in with a token. The server answers with a cookie that scripts cannot read.
+
+import { api, Problem } from "../api.js";
+import { h } from "../dom.js";
+import { trouble } from "../parts.js";
+
+const state = { /** @type {Problem | null} */ problem: null, busy: false };
+
+/** @param {any} app @param {Problem | null} stopped @param {() => Promise<void>} begin */
+export function signIn(app, stopped, begin) {
+  if (!stopped) return h("main", { class: "signin" }, h("p", { class: "loading" }, "Loading …"));
+  if (stopped.status !== 401) return h("main", { class: "signin" }, h("h1", null, "Waterline"), trouble(stopped, () => void begin()));
+  return h("main", { class: "signin" }, h("h1", null, "Sign in"),
+    h("p", { class: "second" }, stopped.body.remediation ?? ""),
+    h("form", { on: { submit: (/** @type {any} */ event) => { event.preventDefault(); void send(event.target.elements.token.value, app, begin); } } },
+      h("label", { class: "field" }, "Token", h("input", { type: "password", name: "token", autocomplete: "current-password", required: true, ref: (/** @type {any} */ element) => setTimeout(() => element.focus()) })),
+      state.problem ? trouble(state.problem) : null,
+      h("button", { class: "primary", type: "submit", disabled: state.busy }, "Sign in")));
+}
+
+/** @param {string} token @param {any} app @param {() => Promise<void>} begin */
+async function send(token, app, begin) {
+  state.busy = true;
+  state.problem = null;
+  app.update();
+  try {
+    await api.post("/api/session", { token });
+    await begin();
+  } catch (error) {
+    state.problem = error instanceof Problem ? error : new Problem(0, "defect", String(error));
+  }
+  state.busy = false;
+  app.update();
+}
