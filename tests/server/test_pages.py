@@ -1,0 +1,87 @@
+"""The files of Waterline, as a browser gets them: at every address under /waterline, with a policy that lets them do little."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import pytest
+
+from backstay.waterline import POLICY, load_assets
+
+from .kit import serving
+
+RAW = 150_000
+SENT = 45_000
+"""Bytes that all files may have together, as they are and compressed."""
+
+
+async def test_every_address_is_the_page_and_needs_no_credential() -> None:
+    async with serving() as api:
+        for path in (
+            "/waterline",
+            "/waterline/",
+            "/waterline/runs",
+            "/waterline/runs/a%2Fb/c",
+            "/waterline/runs/a/b/c/d/e",
+        ):
+            found = await api.http.get(path)
+            assert found.status_code == 200, path
+            assert found.headers["content-type"] == "text/html; charset=utf-8"
+            assert found.headers["content-security-policy"] == POLICY
+            assert found.headers["cache-control"] == "no-cache"
+            assert found.headers["x-frame-options"] == "DENY"
+        home = await api.http.get("/", follow_redirects=False)
+        assert (home.status_code, home.headers["location"]) == (302, "/waterline/")
+
+
+async def test_files_are_kept_for_good_and_only_under_their_own_version() -> None:
+    assets = load_assets()
+    async with serving() as api:
+        page = (await api.http.get("/waterline/")).text
+        named = set(re.findall(r'(?:src|href)="([^"]+)"', page))
+        assert all(one.startswith(f"/waterline/a/{assets.version}/") for one in named), "nothing comes from elsewhere"
+        for path in named:
+            found = await api.http.get(path)
+            assert found.status_code == 200, path
+            assert found.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert found.headers["content-encoding"] == "gzip"
+            assert found.headers["content-security-policy"] == POLICY
+        plain = await api.http.get(f"/waterline/a/{assets.version}/js/main.js", headers={"accept-encoding": "identity"})
+        assert plain.content == assets.named["js/main.js"].content
+        assert "content-encoding" not in plain.headers
+        assert (await api.http.get(f"/waterline/a/{assets.version}/js/none.js")).status_code == 404
+        gone = await api.http.get("/waterline/a/0000/js/main.js")
+        assert (gone.status_code, gone.json()["reason"]) == (404, "file_not_found")
+
+
+async def test_the_page_has_no_other_method_and_the_api_is_not_behind_it() -> None:
+    async with serving() as api:
+        assert (await api.http.post("/waterline/runs")).status_code == 405
+        unknown = await api.http.get("/api/waterline")
+        assert (unknown.status_code, unknown.json()["reason"]) == (404, "route_not_found")
+
+
+def test_all_of_it_is_small() -> None:
+    assets = load_assets()
+    every = [assets.shell, *assets.named.values()]
+    assert sum(len(asset.content) for asset in every) < RAW
+    assert sum(len(asset.compressed) for asset in every) < SENT
+    assert all(gzip.decompress(asset.compressed) == asset.content for asset in every)
+
+
+@pytest.mark.parametrize("name", sorted(load_assets().named))
+def test_no_file_makes_markup_from_strings_or_asks_another_host(name: str) -> None:
+    text = load_assets().named[name].content.decode()
+    for forbidden in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "https://",
+    ):
+        assert forbidden not in text, f"{name} has {forbidden}"
+    outside = re.findall(r"http://(?!www\.w3\.org/)[^\s\"'`]+", text)
+    assert not outside, outside
