@@ -22,7 +22,7 @@ import * as system from "./screens/system.js";
  *   route?: () => void, keys?: () => import("./keys.js").Keys, close?: () => void}} Screen
  */
 
-const SCREENS = /** @type {Record<string, {open: (app: typeof app) => Screen}>} */ ({ overview, runs, run, queues, schedules, system });
+const SCREENS = /** @type {Record<string, {open: (app: any) => Screen}>} */ ({ overview, runs, run, queues, schedules, system });
 const PLACES = [["overview", "Overview", "/waterline/"], ["runs", "Runs", "/waterline/runs"], ["queues", "Queues", "/waterline/queues"], ["schedules", "Schedules", "/waterline/schedules"], ["system", "System", "/waterline/system"]];
 
 export const app = {

@@ -4,7 +4,8 @@ import { api, Problem } from "../api.js";
 import { h } from "../dom.js";
 import { trouble } from "../parts.js";
 
-const state = { /** @type {Problem | null} */ problem: null, busy: false };
+/** @type {{problem: Problem | null, busy: boolean}} */
+const state = { problem: null, busy: false };
 
 /** @param {any} app @param {Problem | null} stopped @param {() => Promise<void>} begin */
 export function signIn(app, stopped, begin) {
