@@ -50,7 +50,7 @@ export function runPath(id, run, part) {
   return part ? `${base}/${part}` : base;
 }
 
-/** @param {string} method @param {string} where @param {any} [body] @param {AbortSignal} [signal] */
+/** A body that is text is JSON already: forms write it themselves, since numbers above 2^53 do not survive JavaScript. @param {string} method @param {string} where @param {any} [body] @param {AbortSignal} [signal] */
 async function call(method, where, body, signal) {
   const name = `${api.namespace} ${where}`;
   const before = method === "GET" ? known.get(name) : undefined;
@@ -60,7 +60,7 @@ async function call(method, where, body, signal) {
   if (before) headers["If-None-Match"] = before.tag;
   let answer;
   try {
-    answer = await fetch(where, { method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, cache: "no-store" });
+    answer = await fetch(where, { method, headers, body: body === undefined || typeof body === "string" ? body : JSON.stringify(body), signal, cache: "no-store" });
   } catch (error) {
     if (signal?.aborted) throw error;
     api.onReached(false);
