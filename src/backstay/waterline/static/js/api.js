@@ -60,7 +60,7 @@ async function call(method, where, body, signal) {
   if (before) headers["If-None-Match"] = before.tag;
   let answer;
   try {
-    answer = await fetch(where, { method, headers, body: body === undefined || typeof body === "string" ? body : JSON.stringify(body), signal, cache: "no-store" });
+    answer = await fetch(where, { method, headers, body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body), signal, cache: "no-store" });
   } catch (error) {
     if (signal?.aborted) throw error;
     api.onReached(false);
