@@ -58,10 +58,12 @@ async function call(method, where, body, signal) {
   const headers = { "X-Durable-Workflow-Control-Plane-Version": "2", "X-Namespace": api.namespace, "X-Workflow-Caller-Label": "waterline" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (before) headers["If-None-Match"] = before.tag;
-  const encode = typeof body === "string" ? String : JSON.stringify;
+  /** @type {RequestInit} */
+  const request = { method, headers, signal, cache: "no-store" };
+  if (body !== undefined) request.body = typeof body === "string" ? body : JSON.stringify(body);
   let answer;
   try {
-    answer = await fetch(where, { method, headers, body: body === undefined ? undefined : encode(body), signal, cache: "no-store" });
+    answer = await fetch(where, request);
   } catch (error) {
     if (signal?.aborted) throw error;
     api.onReached(false);
