@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGE := $(VENV)/.package
 READY := $(VENV)/.ready
+BROWSER := $(VENV)/.browser
 FUZZ := $(VENV)/.fuzz
 DOCS := $(VENV)/.docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -29,7 +30,7 @@ demo: $(PACKAGE)
 # Many tests wait for processes of their own: more of them at once than there are cores.
 JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
-test: check
+test: check $(BROWSER)
 	$(BIN)/pytest -n $(JOBS)
 
 check: $(READY)
@@ -38,6 +39,7 @@ check: $(READY)
 	$(BIN)/pyright src examples
 	$(BIN)/pyright -p tests/pyrightconfig.json
 	$(BIN)/lint-imports
+	$(BIN)/oxlint --deny-warnings --no-error-on-unmatched-pattern src/backstay/waterline/static
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -73,6 +75,11 @@ $(PACKAGE): pyproject.toml
 # What checks and tests need: its development tools as well.
 $(READY): $(PACKAGE)
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+# What the tests of the operator's page need: a Chromium, the machine's own or one that is installed.
+$(BROWSER): tools/chromium.py $(READY)
+	$(BIN)/python -m tools.chromium
 	@touch $@
 
 # What only fuzzing needs, and what would make every other run of the tests slower to begin.
