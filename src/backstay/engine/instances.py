@@ -104,7 +104,7 @@ def start_message(request: StartWorkflow, engine: Engine) -> Start:
         definition=request.definition if asked is None else ACTIVITY_DEFINITION,
         request_id=request.request_id,
         source=request.source,
-        traceparent=request.traceparent and valid_traceparent(request.traceparent),
+        traceparent=valid_traceparent(request.traceparent) if request.traceparent else None,
         context=request.context or engine.origin,
     )
 
