@@ -34,7 +34,8 @@ export function time(at) {
 
 /** A button that copies; without a secure context there is no clipboard, so it selects a field and copies that. @param {string} text @param {string} [what] */
 export function copy(text, what) {
-  return h("button", { class: "copy", type: "button", title: `copy ${what ?? text}`.slice(0, 80), "aria-label": `copy ${what ?? "it"}`, on: { click: () => void copyText(text) } }, "⧉");
+  return h("button", { class: "copy", type: "button", title: `copy ${what ?? text}`.slice(0, 80), "aria-label": `copy ${what ?? "it"}`, on: { click: () => void copyText(text) } },
+    h("svg", { viewBox: "0 0 12 12", width: "12", height: "12", fill: "none", stroke: "currentColor", "aria-hidden": "true" }, h("path", { d: "M3.5 3.5v-3h8v8h-3M.5 3.5h8v8h-8z" })));
 }
 
 /** @param {string} text */
