@@ -2,10 +2,12 @@
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { held, link } from "../../parts.js";
+import { link, trouble } from "../../parts.js";
+import { now } from "../../words.js";
 import { tab as activities } from "./activities.js";
 import { tab as exports } from "./export.js";
 import { tab as failures } from "./failures.js";
+import { head, missing } from "./head.js";
 import { tab as history } from "./history.js";
 import { tab as lineage } from "./lineage.js";
 import { tab as messages } from "./messages.js";
@@ -16,46 +18,90 @@ import { tab as waits } from "./waits.js";
  * What a tab gets, and what it gives: `moved` is called with news of the run, `route` when the query of the address has changed.
  * @typedef {{app: any, id: string, run: string | null, summary: Resource, why: Resource, update: () => void,
  *   part: (name: string, params?: Record<string, any>) => Promise<any>, openEvent: (sequence: number) => void}} Context
- * @typedef {{view: () => any, moved?: (news: import("../../live.js").News) => void, route?: () => void, close?: () => void}} Tab
+ * @typedef {{view: () => any, moved?: (news: import("../../live.js").News) => void, route?: () => void, close?: () => void,
+ *   keys?: () => import("../../keys.js").Keys}} Tab
  */
 
 /** @type {Record<string, (ctx: Context) => Tab>} */
 const TABS = { timeline, history, activities, waits, messages, lineage, failures, export: exports };
 
-/** @param {any} app */
+/** @param {any} app @returns {import("../../main.js").Screen} */
 export function open(app) {
   const { id, run } = app.route;
   const part = (/** @type {string} */ name, /** @type {any} */ params) => app.api.get(runPath(id, run, name), params);
   /** @type {Context} */
   const ctx = {
     app, id, run, part, update: app.update,
-    summary: new Resource(() => part("summary"), app.update),
+    summary: new Resource(() => part("summary"), () => { settled(); app.update(); }),
     why: new Resource(() => part("why"), app.update),
     openEvent: (sequence) => app.query({ tab: "history", event: String(sequence) }, { replace: false }),
   };
+  const top = head(ctx, () => reload({ kind: "reload", namespace: app.api.namespace }));
+  const lost = missing(ctx);
   /** @type {Record<string, Tab>} */
   const opened = {};
-  const name = () => (app.route.query.get("tab") in TABS ? app.route.query.get("tab") : "timeline");
-  const tab = () => (opened[name()] ??= TABS[name()](ctx));
+  const name = () => (Object.hasOwn(TABS, app.route.query.get("tab") ?? "") ? app.route.query.get("tab") : "timeline");
+  const tab = () => (opened[name()] ??= /** @type {any} */ (TABS)[name()](ctx));
+  const gone = () => ctx.summary.problem?.status === 404;
+
+  /** The summary has been answered, which says what else is needed. */
+  function settled() {
+    if (gone() && !ctx.summary.data) lost.settled();
+    else top.settled();
+  }
+
+  /** @param {import("../../live.js").News} news */
+  function reload(news) {
+    // What is shown already needs no question: a stream begins with where everything stands.
+    if (news.kind === "moved" && news.data?.run_id === ctx.summary.data?.run_id && news.data?.sequence === ctx.summary.data?.events) return;
+    void ctx.summary.load();
+    void ctx.why.load();
+    top.moved();
+    for (const one of Object.values(opened)) one.moved?.(news);
+  }
+
+  // The sentence counts seconds, and whether there is a worker is no event of the run: ask again now and then, less often the
+  // longer things take.
+  const ticking = setInterval(() => {
+    const why = ctx.why.data;
+    if (document.visibilityState !== "visible" || gone() || !why) return;
+    const near = Math.min(...[why.since, why.until].filter(Boolean).map((at) => Math.abs(now() - Date.parse(at))), 3e5);
+    if (performance.now() - ctx.why.loadedAt < Math.min(Math.max(near / 10, 2000), 30_000)) return;
+    void ctx.why.load();
+    void ctx.summary.load();
+  }, 1000);
+
   void ctx.summary.load();
   void ctx.why.load();
   return {
     title: () => id,
-    topics: () => [`run:${id}`],
-    view: () => [
-      h("h1", { class: "mono" }, id),
-      held(ctx.summary, () => [
+    topics: () => (ctx.summary.data && !gone() ? [`run:${id}`] : []),
+    view: () => {
+      const { data, problem } = ctx.summary;
+      if (!data && problem) return lost.view(problem);
+      return [
+        top.view(),
+        gone() ? h("p", { class: "notice", role: "alert" }, "This run has been removed while you looked at it. What you see is what it was. ", link("/waterline/runs", null, "Go to the list of runs"))
+          : problem ? trouble(problem, () => void ctx.summary.load()) : null,
         h("nav", { class: "tabs", "aria-label": "parts of the run" }, ...Object.keys(TABS).map((one) =>
-          link(`?tab=${one}`, { key: one, "aria-current": one === name() ? "page" : null }, one))),
-        h("div", { key: name() }, tab().view()),
-      ]),
-    ].flat(),
-    moved: (/** @type {any} */ news) => {
-      void ctx.summary.load();
-      void ctx.why.load();
-      opened[name()]?.moved?.(news);
+          link(address(app, one), { key: one, "aria-current": one === name() ? "page" : null }, (one[0] ?? "").toUpperCase() + one.slice(1)))),
+        h("div", { key: name(), class: "tab" }, tab().view()),
+      ].flat();
     },
+    moved: reload,
     route: () => opened[name()]?.route?.(),
-    close: () => Object.values(opened).forEach((one) => one.close?.()),
+    keys: () => opened[name()]?.keys?.() ?? {},
+    close: () => {
+      clearInterval(ticking);
+      for (const one of Object.values(opened)) one.close?.();
+    },
   };
+}
+
+/** The address of a tab; only the namespace is kept of the query. @param {any} app @param {string} tab */
+function address(app, tab) {
+  const query = new URLSearchParams(tab === "timeline" ? {} : { tab });
+  if (app.route.query.has("ns")) query.set("ns", app.route.query.get("ns"));
+  const text = query.toString();
+  return location.pathname + (text ? `?${text}` : "");
 }
