@@ -6,13 +6,14 @@ const SVG = "http://www.w3.org/2000/svg";
 /**
  * @typedef {{tag: string, props: Record<string, any>, children: Child[], key: any}} Node_
  * @typedef {Node_ | string | number | null | undefined | false} Child
+ * @typedef {{on?: Record<string, (event: any) => any>, ref?: (element: any) => any, [name: string]: any}} Props
  */
 
 /**
  * A node. Props: `key`; `class`; `on` ({click: function}); `style` ({left: "4px"}); `prop` (DOM properties such as value, checked);
  * `ref` (a function that gets the element once, when it is made); everything else is an attribute (true: an empty one; null, false
  * and undefined: none).
- * @param {string} tag @param {Record<string, any> | null} [props] @param {...(Child | Child[])} children @returns {Node_}
+ * @param {string} tag @param {Props | null} [props] @param {...(Child | Child[])} children @returns {Node_}
  */
 export function h(tag, props, ...children) {
   return { tag, props: props ?? {}, children: /** @type {Child[]} */ (children.flat(4)), key: props?.key };
