@@ -8,6 +8,7 @@ the server only through its public API.
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Iterator
 from hashlib import blake2b
 from importlib.resources import files
@@ -42,13 +43,13 @@ class Assets(NamedTuple):
 
 
 def load_assets() -> Assets:
-    found = dict(sorted(_files(files("backstay.waterline") / "static", "")))
+    found = {name: _sent(name, content) for name, content in sorted(_files(files("backstay.waterline") / "static", ""))}
     digest = blake2b(digest_size=8)
     for name, content in found.items():
         digest.update(name.encode() + b"\0" + content)
     version = digest.hexdigest()
-    # Modules import each other by relative addresses, which keep the version. The shell names all of them, so that a browser
-    # asks for them at once instead of one after the other.
+    # Modules import each other by relative addresses, which keep the version. The shell names those of the frame, so that a
+    # browser asks for them at once instead of one after the other.
     preloads = "\n".join(
         f'    <link rel="modulepreload" href="/waterline/a/{version}/{name}">' for name in found if _is_preloaded(name)
     )
@@ -58,7 +59,18 @@ def load_assets() -> Assets:
 
 
 def _is_preloaded(name: str) -> bool:
-    return name.startswith("js/") and not name.endswith("worker.js")
+    return name.startswith("js/") and name.count("/") == 1
+
+
+_COMMENTS = re.compile(r"^[ \t]*(?:/\*(?:(?!\*/).)*\*/[ \t]*$|//[^\n]*$)\n?", re.MULTILINE | re.DOTALL)
+_INDENTS = re.compile(r"^[ \t]+|\n(?=\n)", re.MULTILINE)
+
+
+def _sent(name: str, content: bytes) -> bytes:
+    """A module or stylesheet without its comments of whole lines and its indentation: a third of it, which no browser needs."""
+    if not name.endswith((".js", ".css")):
+        return content
+    return _INDENTS.sub("", _COMMENTS.sub("", content.decode())).encode()
 
 
 def _asset(name: str, content: bytes) -> Asset:

@@ -7,13 +7,7 @@ import { follow, listen } from "./live.js";
 import { announce, link, runAddress } from "./parts.js";
 import { changed, parse } from "./router.js";
 import { isAbsolute, setAbsolute } from "./words.js";
-import * as overview from "./screens/overview.js";
-import * as queues from "./screens/queues.js";
-import * as run from "./screens/run/page.js";
-import * as runs from "./screens/runs.js";
-import * as schedules from "./screens/schedules.js";
 import { signIn } from "./screens/signin.js";
-import * as system from "./screens/system.js";
 
 /**
  * A screen, as its module's `open(app)` returns it. `topics`: what it wants to hear of; `moved`: called with news of them, and with
@@ -22,7 +16,15 @@ import * as system from "./screens/system.js";
  *   route?: () => void, keys?: () => import("./keys.js").Keys, close?: () => void}} Screen
  */
 
-const SCREENS = /** @type {Record<string, {open: (app: any) => Screen}>} */ ({ overview, runs, run, queues, schedules, system });
+// Loaded when they are shown first: most people keep one or two of them open.
+const SCREENS = /** @type {Record<string, () => Promise<{open: (app: any) => Screen}>>} */ ({
+  overview: () => import("./screens/overview.js"),
+  runs: () => import("./screens/runs.js"),
+  run: () => import("./screens/run/page.js"),
+  queues: () => import("./screens/queues.js"),
+  schedules: () => import("./screens/schedules.js"),
+  system: () => import("./screens/system.js"),
+});
 const PLACES = [["overview", "Overview", "/waterline/"], ["runs", "Runs", "/waterline/runs"], ["queues", "Queues", "/waterline/queues"], ["schedules", "Schedules", "/waterline/schedules"], ["system", "System", "/waterline/system"]];
 
 export const app = {
@@ -62,6 +64,7 @@ let drawing = 0;
 /** @type {Screen | null} */
 let screen = null;
 let place = "";
+let missing = false; // there is no screen at this address
 let reached = true;
 let streaming = true;
 /** @type {any[]} */
@@ -87,7 +90,13 @@ function arrive() {
     screen?.close?.();
     const first = place === "";
     place = here;
-    screen = SCREENS[app.route.screen]?.open(app) ?? null;
+    screen = null;
+    missing = !(app.route.screen in SCREENS);
+    void SCREENS[app.route.screen]?.().then((module) => {
+      if (place !== here) return;
+      screen = module.open(app);
+      app.update();
+    }, () => location.reload()); // the server has another release now, and no longer these files
     useKeys(() => screen?.keys?.() ?? {});
     scrollTo(0, 0);
     if (!first) document.querySelector("main")?.focus();
@@ -99,9 +108,9 @@ function draw() {
   drawing = 0;
   const root = document.getElementById("app");
   if (!root) return;
-  const title = screen?.title() ?? (app.session ? "Not found" : "Sign in");
+  const title = screen?.title() ?? (!app.session ? "Sign in" : missing ? "Not found" : "Loading");
   document.title = `${title} · Waterline`;
-  patch(root, app.session ? [bar(), h("main", { tabindex: "-1", id: "main" }, screen ? screen.view() : nowhere()), foot()] : [signIn(app, stopped, begin)].flat());
+  patch(root, app.session ? [bar(), h("main", { tabindex: "-1", id: "main" }, screen ? screen.view() : missing ? nowhere() : h("p", { class: "loading" }, "Loading …")), foot()] : [signIn(app, stopped, begin)].flat());
   follow(api.namespace, app.session ? (screen?.topics?.() ?? []) : []);
 }
 
