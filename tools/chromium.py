@@ -63,7 +63,8 @@ def _from_packages() -> str | None:
     """None, or why that did not work."""
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return "needs root on Debian or Ubuntu"
-    command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium"]
+    # A machine without any font has pages without text, and what is recommended beside a font is a desktop.
+    command = ["apt-get", "install", "--yes", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
     print("installing Chromium with apt-get", flush=True)
     if _run(command) is None:
         return None

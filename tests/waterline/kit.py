@@ -233,6 +233,11 @@ def axe(page: Page, *, within: str | None = None) -> list[str]:
     ]
 
 
+def too_wide(page: Page) -> int:
+    """By how many pixels a page is wider than its window, so that all of it has to be scrolled sideways."""
+    return page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
 def settled(page: Page, path: str) -> None:
     """Go to an address and return when the page shows something and asks for nothing more; its live stream does not count."""
     asked: set[Request] = set()

@@ -8,7 +8,8 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from .conftest import NewPage
-from .kit import OPERATOR, VIEWER, Complaints, ServerProcess, axe
+from .kit import OPERATOR, VIEWER, Complaints, ServerProcess, axe, settled, too_wide
+from .world import World
 
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; require-trusted-types-for 'script'; trusted-types 'none'"
 PAGE = (
@@ -78,6 +79,20 @@ def test_axe_names_the_rule_and_the_place(plain: Page) -> None:
     assert [line.split()[0] for line in sorted(found)] == ["button-name", "image-alt"]
     assert all("body > main" in line or "button" in line or "img" in line for line in found)
     assert axe(plain, within="h1") == []
+
+
+def test_a_page_that_is_too_wide_is_measured(plain: Page) -> None:
+    show(plain, "<p>" + "x" * 2000 + "</p>")
+    assert too_wide(plain) > 1000
+    show(plain, "<p>x</p>")
+    assert too_wide(plain) == 0
+
+
+def test_a_page_of_the_world_is_whole_when_it_has_settled(page: Page, world: World) -> None:
+    settled(page, "/waterline/runs/welcome-1")
+    assert page.url.startswith(world.url)
+    assert page.get_by_role("heading", name="welcome-1").count() == 1
+    assert all(line.count(":") for line in axe(page)), "axe runs under the policy of the server"
 
 
 def test_other_code_may_use_asyncio_while_a_browser_stands(browser: Browser) -> None:
