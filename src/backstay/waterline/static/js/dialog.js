@@ -91,6 +91,6 @@ export function wouldWrite(answer) {
   const written = answer.would_write ?? {};
   const lines = [];
   for (const [kind, entries] of Object.entries(written))
-    if (Array.isArray(entries)) for (const entry of entries.slice(0, 20)) lines.push(`${kind.replace(/s$/, "")} ${entry.type ?? entry.event_type ?? entry.command_type ?? entry.kind ?? entry.name ?? ""} ${entry.workflow_id ?? ""}`.trim());
+    if (Array.isArray(entries)) for (const entry of entries.slice(0, 20)) lines.push(`${kind.replace(/s$/, "")} ${entry.type ?? entry.event_type ?? entry.command_type ?? entry.kind ?? entry.name ?? entry.change ?? ""} ${entry.workflow_id ?? ""}`.trim());
   return h("pre", { class: "payload", tabindex: "0", "aria-label": "what would be written" }, lines.length ? lines.join("\n") : "nothing");
 }
