@@ -19,7 +19,7 @@ export function useKeys(keys) {
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || isOpen()) return;
   const target = /** @type {HTMLElement | null} */ (event.target);
-  if (target?.closest("input, textarea, select, [contenteditable]")) {
+  if (target?.closest("input:not([type=checkbox]), textarea, select, [contenteditable]")) {
     if (event.key === "Escape") target.blur();
     return;
   }

@@ -1,0 +1,71 @@
+// One command to many runs: what it would do, how far it is, and what it did.
+
+import { Problem } from "../../api.js";
+import { confirm } from "../../dialog.js";
+import { h } from "../../dom.js";
+import { held, link, panel, runAddress, words } from "../../parts.js";
+import { count, plural } from "../../words.js";
+
+/** Commands and their buttons. The first two end runs. @type {Record<string, string>} */
+export const ACTIONS = { cancel: "Cancel", terminate: "Terminate", pause: "Pause", unpause: "Resume", repair: "Repair", retry_now: "Retry now", signal: "Signal", archive: "Archive" };
+const CAREFUL = 100;
+
+/** @param {string} label @param {any} state @param {string} name */
+const field = (label, state, name) =>
+  h("label", { class: "field", key: name }, label, h("input", { autocomplete: "off", maxlength: 500, prop: { value: state[name] }, on: { input: (/** @type {any} */ event) => { state[name] = event.target.value; } } }));
+
+/** A table in a box of its own. @param {string} name @param {string[]} heads @param {any[]} rows */
+const table = (name, heads, rows) =>
+  h("div", { class: "scroll results", tabindex: "0", role: "region", "aria-label": name }, h("table", null, h("thead", null, h("tr", null, ...heads.map((text) => h("th", { scope: "col" }, text)))), h("tbody", null, ...rows)));
+
+/** @param {any} run */
+const outcome = (run) => h("td", { class: run.reason ? "tone-amber" : null }, words(run.outcome) + (run.reason ? `: ${words(run.reason)}` : ""));
+
+/**
+ * Ask before many runs get a command: how many, ten of them, and what would be written.
+ * @param {any} app @param {string} action @param {Record<string, string[]>} filter @param {(id: string) => void} begun
+ */
+export async function ask(app, action, filter, begun) {
+  const label = ACTIONS[action] ?? action;
+  const state = { reason: "", name: "", input: "[]" };
+  const send = async (/** @type {any} */ more) => {
+    const signal = action === "signal" ? { signal_name: state.name, input: JSON.parse(state.input) } : {};
+    return app.api.post("/api/bulk", { action, filter, reason: state.reason || undefined, ...signal, ...more });
+  };
+  const sure = (/** @type {any} */ found) => confirm({
+    title: `${label} ${plural(found.count, "run")}`, label: `${label} ${plural(found.count, "run")}`, danger: action === "cancel" || action === "terminate", type: found.count > CAREFUL ? String(found.count) : undefined,
+    sentence: found.count > 10 ? `${count(found.count)} runs get the command. Ten of them, and what would be written:` : "What would be written:",
+    fields: () => h("div", null,
+      table("what would be written", ["run", "outcome", "would write"], found.examples.map((/** @type {any} */ run) => h("tr", { key: run.run_id }, h("td", null, h("bdi", { class: "mono clip", title: run.workflow_id }, run.workflow_id)), outcome(run), h("td", { class: "mono" }, run.would_write.join(", ") || "nothing")))),
+      field("Reason, which is kept with each command", state, "reason")),
+    act: () => send({ expected_count: found.count }),
+    done: (answer) => begun(answer.bulk_id),
+  });
+  const look = async () => {
+    const found = await send({ dry_run: true });
+    if (!found.count) throw new Problem(0, "nothing_to_do", `There is no run among these to which “${label.toLowerCase()}” does anything.`);
+    return found;
+  };
+  if (action !== "signal") sure(await look());
+  else confirm({ title: "Signal", sentence: "Which signal?", label: "What would be written?", fields: () => h("div", null, field("Name", state, "name"), field("Arguments, a list in JSON", state, "input")), act: look, done: sure });
+}
+
+/** How far an operation is, and what became of its runs. @param {any} app @param {import("../../api.js").Resource} resource @param {(token: string) => void} page */
+export function progress(app, resource, page) {
+  const data = resource.data;
+  const told = (/** @type {Record<string, number>} */ of) => Object.entries(of).map(([name, number]) => `${count(number)} ${words(name)}`).join(", ");
+  const stop = async () => {
+    await app.api.post(`/api/bulk/${encodeURIComponent(data.bulk_id)}/stop`).catch((/** @type {any} */ problem) => { resource.problem = problem; });
+    void resource.load();
+  };
+  return panel(data ? `${ACTIONS[data.action]}: ${plural(data.total, "run")}` : "Operation", h("button", { type: "button", class: "plain", "aria-label": "close the operation", on: { click: () => app.query({ bulk: null }) } }, "✕"),
+    ...held(resource, () => [
+      h("p", { class: "chips" },
+        h("span", { class: "meter", role: "progressbar", "aria-label": "done", "aria-valuemin": 0, "aria-valuemax": data.total, "aria-valuenow": data.done }, h("span", { style: { width: `${data.total ? (100 * data.done) / data.total : 100}%` } })),
+        h("span", { class: "number" }, `${count(data.done)} of ${count(data.total)}`), words(data.status), h("span", { class: "second" }, told(data.outcomes), data.rejected || data.failed ? ` (${told(data.reasons)})` : "", data.reason ? ` “${data.reason}”` : ""),
+        data.ended_at ? null : h("button", { type: "button", disabled: !app.canWrite || data.status === "stopping", title: app.readOnly, on: { click: () => void stop() } }, "Stop")),
+      table("what was done", ["run", "outcome", "command"], data.results.map((/** @type {any} */ run) => h("tr", { key: run.run_id },
+        h("td", null, link(runAddress(run.workflow_id, run.run_id), { class: "mono clip", title: run.workflow_id }, h("bdi", null, run.workflow_id))), outcome(run), h("td", { class: "mono second" }, run.command_id ?? "–")))),
+      data.next_page_token ? h("button", { type: "button", on: { click: () => page(data.next_page_token) } }, "The next 100") : null,
+    ]));
+}
