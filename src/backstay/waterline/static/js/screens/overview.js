@@ -4,7 +4,7 @@ import { Resource } from "../api.js";
 import { bars, chartTable, table } from "../chart.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { badge, copy, glyph, held, link, panel, time, tone } from "../parts.js";
+import { badge, copy, empty, glyph, held, link, panel, time, tone } from "../parts.js";
 import { count, now, plural, span } from "../words.js";
 
 const WINDOWS = /** @type {[string, string, number][]} */ ([["1h", "1 h", 4], ["24h", "24 h", 4], ["7d", "7 d", 7]]);
@@ -72,19 +72,19 @@ export function open(app) {
       closed = true;
       clearTimeout(timer);
     },
-    view: () => h("div", { class: "overview" }, held(overview, (data) => data.first ? first() : [
+    view: () => h("div", { class: "overview" }, held(overview, (data) => data.first ? first(data) : [
       certificate(data), needs(data), flow(data), h("div", { class: "pair", key: "pair" }, queues(data), types(data), tide(data))])),
   };
 
   /** The first line: no run is stranded, and how long ago that was proven. @param {any} data */
   function certificate({ certificate: proof, stock }) {
     const age = proof && Math.max(0, Math.floor((now() - Date.parse(proof.proven_at)) / 1000));
-    const runs = `${plural(proof?.open_runs ?? stock.open, "open run")}, `;
+    const runs = `${plural(stock.open, "open run")}, `;
     return h("header", { key: "certificate" },
       h("h1", { class: proof?.stranded ? "tone-red" : null }, !proof ? `${runs}not proven here` : [
         h("span", { class: proof.stranded ? null : "sound", "aria-hidden": "true" }, proof.stranded ? "▲ " : "✓ "), runs,
         proof.stranded ? link("/waterline/system", null, `${count(proof.stranded)} stranded`) : "0 stranded",
-        h("span", { class: "proven" }, `, proven ${age < 60 ? `${age} s` : span(age * 1000)} ago`)]),
+        h("span", { class: "proven" }, `, proven ${age < 60 ? `${age} s` : span(age * 1000)} ago${proof.open_runs === stock.open ? "" : ` for ${count(proof.open_runs)}`}`)]),
       proof ? null : h("p", { class: "second" }, "This server is not the engine of its database. The one that is proves whether a run is stranded."),
       h("ul", { class: "stock", "aria-label": "open runs by state" }, ...Object.entries(stock.states).map(([state, runs]) =>
         h("li", { class: runs ? null : "none" }, link(`/waterline/runs?state=${state}&bucket=running`, null, badge(state), " ", h("span", { class: "number" }, count(runs)))))));
@@ -108,7 +108,7 @@ export function open(app) {
   function action(item) {
     const { verb, label } = item.action;
     if (verb === "start_worker")
-      return [label, copy(`dw worker FILE --server ${location.origin} --queue ${word(item.task_queue)}${item.missing === "build" ? ` --build ${word(item.build_id)}` : ""}`, "the command")];
+      return [label, copy(`dw worker FILE ${target()} --queue ${word(item.task_queue)}${item.missing === "build" ? ` --build ${word(item.build_id)}` : ""}`, "the command")];
     if (verb !== "repair" && verb !== "retry_now") return label;
     const pass = item.cause !== "repair_needed" && verb === "repair";
     const not = app.readOnly ?? (pass && !app.isAdmin ? "A repair pass needs the role admin." : null);
@@ -198,15 +198,20 @@ export function open(app) {
     })), wakes.complete ? null : h("p", { class: "second" }, "There are more after ", time(wakes.counted_until), "."));
   }
 
-  /** Before the first run: how to get there. */
-  function first() {
-    const at = `--server ${location.origin}${app.session.authentication === "none" ? "" : " --token TOKEN"}`;
+  /** How a command reaches this server. */
+  function target() {
+    const { default_namespace: usual, authentication } = app.session;
+    return `--server ${location.origin}${app.api.namespace === usual ? "" : ` --namespace ${word(app.api.namespace)}`}${authentication === "none" ? "" : " --token TOKEN"}`;
+  }
+
+  /** Before the first run: how to get there. @param {any} data */
+  function first({ fleet }) {
     return [h("h1", null, "No run yet"), h("p", { class: "sentence" }, "Here you will see whether anything is stuck, why, and what to press."),
-      h("ol", { class: "first" }, ...[
+      h("ol", { class: "first" }, ...(fleet?.active ? [[`${plural(fleet.active, "worker")} can run workflows. Start one`, `dw start FILE:WORKFLOW first-1 ${target()}`]] : [
         ["Save this as hello.py", 'from backstay import sleep, workflow\n\n\n@workflow\ndef hello(name: str) -> str:\n    sleep("10s")\n    return f"Hello {name}"\n'],
-        ["Start a worker that runs it", `dw worker hello.py ${at}`],
-        ["Start a workflow", `dw start hello.py:hello hello-1 '"Ada"' ${at}`],
-        ["Or, while you write code: worker, server and this page in one", "dw dev hello.py"],
-      ].map(([text, code = ""]) => h("li", null, text, copy(code, "it"), h("pre", { class: "payload", tabindex: "0" }, code))))];
+        ["Start a worker that runs it", `dw worker hello.py ${target()}`],
+        ["Start a workflow", `dw start hello.py:hello hello-1 '"Ada"' ${target()}`],
+      ]).map(([text, code = ""]) => h("li", null, text, " ", copy(code, "it"), h("pre", { class: "payload", tabindex: "0" }, code)))),
+      empty("While you write code: server, worker and this page in one, reloaded on every save.", "dw dev hello.py")];
   }
 }

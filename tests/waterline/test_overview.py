@@ -1,0 +1,199 @@
+"""Overview: whether anything is stuck, why, and what to press."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from .conftest import NewPage
+from .kit import Complaints, ServerProcess, WorkerProcess, axe, settled
+from .world import CODE, World
+
+HERE = "/waterline/"
+
+
+def panel(page: Page, name: str) -> Any:
+    return page.get_by_role("region", name=name, exact=True)
+
+
+def asked(page: Page) -> dict[str, list[str]]:
+    return parse_qs(urlsplit(page.url).query)
+
+
+def answer(page: Page, **changes: Any) -> None:
+    """Overviews say something else than they do, in these fields."""
+
+    def changed(route: Route) -> None:
+        found = route.fetch()
+        body = found.json() | changes
+        headers = {name: value for name, value in found.headers.items() if name not in {"content-length", "etag"}}
+        route.fulfill(status=200, headers=headers, body=json.dumps(body))
+
+    page.route("**/api/overview?*", changed)
+
+
+def test_a_stuck_run_is_found_from_the_overview(page: Page) -> None:
+    page.goto(HERE)
+    expect(page.get_by_role("heading", level=1)).to_have_text(
+        re.compile(r"^✓ [\d,]+ open runs?, 0 stranded, proven \d+ s ago( for [\d,]+)?$")
+    )
+    needs = panel(page, "Needs somebody")
+    blocked = needs.get_by_role("listitem").filter(has_text=re.compile("blocked: .* code does not fit"))
+    lonely = needs.get_by_role("listitem").filter(has_text="No live worker serves queue 'nowhere'")
+    expect(lonely.get_by_role("button", name="copy the command")).to_be_visible()
+    lonely.get_by_role("link").click()
+    expect(page).to_have_url(re.compile("/waterline/runs[?]"))
+    assert asked(page) == {"attention": ["no_worker"], "queue": ["nowhere"], "bucket": ["running"]}
+    page.go_back()
+    blocked.get_by_role("link").click()
+    expect(page).to_have_url(re.compile("/waterline/runs[?]"))
+    assert asked(page) == {"attention": ["blocked"], "bucket": ["running"]}
+    expect(page.get_by_role("link", name="shipping-1")).to_be_visible()
+    expect(page.get_by_role("link", name="stranded-1")).to_have_count(0)
+
+
+def test_the_window_is_in_the_address_and_charts_are_tables_too(page: Page) -> None:
+    page.goto(f"{HERE}?window=1h")
+    flow = panel(page, "Flow")
+    expect(flow.get_by_role("img", name="Runs of the last 1 h")).to_be_visible()
+    flow.get_by_role("button", name="7 d").click()
+    expect(flow.get_by_role("img", name="Runs of the last 7 d")).to_be_visible()
+    assert asked(page) == {"window": ["7d"]}
+    flow.get_by_role("button", name="Show as table").click()
+    expect(flow.get_by_role("columnheader", name="failed")).to_be_visible()
+    assert asked(page) == {"window": ["7d"], "table": ["flow"]}
+    page.reload()
+    expect(flow.get_by_role("button", name="7 d")).to_have_attribute("aria-pressed", "true")
+    expect(flow.get_by_role("columnheader", name="failed")).to_be_visible()
+    page.go_back()
+    expect(flow.get_by_role("img", name="Runs of the last 1 h")).to_be_visible()
+
+
+def test_queues_types_and_wakes_lead_on(page: Page, world: World) -> None:
+    page.goto(f"{HERE}?window=1h&table=tide")
+    wakes = panel(page, "What will wake")
+    expect(wakes.get_by_text(re.compile(r"\d+ runs in the next day"))).to_be_visible()
+    expect(wakes.get_by_role("columnheader", name="runs").first).to_be_visible()
+    nowhere = panel(page, "Queues").get_by_role("row", name=re.compile("^nowhere"))
+    expect(nowhere).to_contain_text("none")
+    nowhere.get_by_role("link").click()
+    expect(page).to_have_url(f"{world.url}/waterline/queues/nowhere")
+    page.go_back()
+    hostile = panel(page, "Types").get_by_role("link", name="hostile <img")
+    hostile.click()
+    expect(page).to_have_url(re.compile("/waterline/runs[?]"))
+    assert asked(page) == {"workflow_type": ['hostile <img src=x onerror="alert(1)">'], "bucket": ["all"]}
+
+
+def test_retries_are_tried_now_after_a_look_at_what_that_writes(lone: ServerProcess, new_page: NewPage) -> None:
+    with WorkerProcess(lone.log.parent, CODE, lone.url, "default").ready():
+        start = {"workflow_type": "delivery", "workflow_id": "late-1", "task_queue": "default", "input": ["parcel 1"]}
+        page = new_page(base_url=lone.url)
+        page.goto(HERE)
+        expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
+        assert lone.call("POST", "/workflows", start).status_code == 201
+        row = panel(page, "Needs somebody").get_by_role("listitem").filter(has_text="1 run is trying again")
+        row.get_by_role("button", name="Try now").click()
+        dialog = page.get_by_role("dialog")
+        dialog.get_by_role("button", name="What would be written?").click()
+        expect(dialog.get_by_label("what would be written")).to_contain_text("ActivityRetryRequested late-1")
+        dialog.get_by_role("button", name="Try now: 1 run").click()
+        expect(dialog).to_have_count(0)
+        expect(page.get_by_role("status").filter(has_text="Try now: 1 run")).to_have_count(1)
+    (operation,) = lone.get("/bulk")["bulk_operations"]
+    assert (operation["action"], operation["total"]) == ("retry_now", 1)
+
+
+def test_an_empty_server_teaches_the_first_steps(lone: ServerProcess, new_page: NewPage) -> None:
+    page = new_page(base_url=lone.url)
+    page.goto(HERE)
+    expect(page.get_by_text(f"dw worker hello.py --server {lone.url}", exact=True)).to_be_visible()
+    expect(page.get_by_text("dw dev hello.py")).to_be_visible()
+    assert axe(page) == []
+    started = {"workflow_type": "hello", "workflow_id": "hello-1", "task_queue": "default", "input": ["Ada"]}
+    assert lone.call("POST", "/workflows", started).status_code == 201
+    expect(panel(page, "Needs somebody")).to_contain_text("No live worker serves queue 'default'")
+
+
+def test_every_cause_has_its_list_and_its_proof(page: Page) -> None:
+    stranded = {"status": "stranded", "open_runs": 7, "stranded": 2, "proven_at": "2026-01-01T00:00:00Z"}
+    causes = [
+        ("stranded", "/api/system/liveness", "/waterline/system", "2 runs"),
+        ("missed_schedules", "/api/schedules?status=active", "/waterline/schedules?status=active", "2 schedules"),
+        ("throttled", "/api/task-queues/a b/tasks", "/waterline/queues/a%20b", "2 tasks"),
+        ("failing", "/api/flows/failed?workflow_type=x", "/waterline/runs?workflow_type=x&bucket=failed", "2 runs"),
+        (
+            "overdue",
+            "/api/flows/running?attention=overdue",
+            "/waterline/runs?attention=overdue&bucket=running",
+            "2 runs",
+        ),
+    ]
+    items = [
+        {
+            "cause": cause,
+            "tone": "danger",
+            "count": 2,
+            "oldest_since": None,
+            "sentence": f"It is {cause}.",
+            "link": link,
+        }
+        | {"action": {"verb": "repair", "label": "Run a repair pass"}, "task_queue": "a b"}
+        for cause, link, _, _ in causes
+    ]
+    answer(page, certificate=stranded, attention=items)
+    page.goto(HERE)
+    expect(page.get_by_role("heading", level=1)).to_have_class("tone-red")
+    expect(page.get_by_role("link", name="2 stranded")).to_have_attribute("href", "/waterline/system")
+    for cause, _, to, counted in causes:
+        row = page.get_by_role("listitem").filter(has_text=f"It is {cause}.")
+        expect(row.get_by_role("link", name=counted)).to_have_attribute("href", to)
+    page.get_by_role("button", name="Run a repair pass").first.click()
+    page.get_by_role("button", name="What would be written?").click()
+    expect(page.get_by_label("what would be written")).to_contain_text("shipping-1")
+
+
+def test_a_server_that_is_not_the_engine_says_so_and_nothing_needs_you(page: Page) -> None:
+    answer(page, certificate=None, engine="elsewhere", attention=[], fleet=None)
+    page.goto(HERE)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("not proven here")
+    expect(page.get_by_text("This server is not the engine")).to_be_visible()
+    expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+    assert axe(page) == []
+
+
+def test_a_viewer_sees_what_helps_and_cannot_press_it(page: Page) -> None:
+    page.route(
+        "**/api/session", lambda route: route.fulfill(json={"roles": ["viewer"], "default_namespace": "default"})
+    )
+    page.goto(HERE)
+    button = panel(page, "Needs somebody").get_by_role("button", name="Try now")
+    expect(button).to_be_disabled()
+    expect(button).to_have_attribute("title", re.compile("viewer"))
+
+
+def test_an_overview_that_fails_says_so_and_comes_back(page: Page, complaints: Complaints) -> None:
+    complaints.allow("500")
+    page.route(
+        "**/api/overview?*", lambda route: route.fulfill(status=500, body='{"reason": "broken", "message": "No."}')
+    )
+    page.goto(HERE)
+    expect(page.get_by_role("alert")).to_contain_text("broken")
+    page.unroute("**/api/overview?*")
+    page.get_by_role("button", name="Try again").click()
+    expect(panel(page, "Needs somebody")).to_be_visible()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_everybody_can_use_it(new_page: NewPage, scheme: str, width: int) -> None:
+    page = new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    settled(page, f"{HERE}?table=flow")
+    expect(panel(page, "Flow").get_by_role("table")).to_be_visible()
+    assert axe(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
