@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 DW = (sys.executable, "-P", "-m", "backstay.cli.main")
 PATIENCE = 20.0  # seconds until something that should happen counts as never
 
@@ -71,14 +73,14 @@ def declined(why: str) -> None:
 class Dev:
     """A running `dw dev`."""
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
         self.process = subprocess.Popen(
             [*DW, "dev", *arguments],
             cwd=directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=_environment(),
+            env=_environment() | environment,
         )
         self.lines: list[str] = []
         self._read = 0
@@ -100,6 +102,15 @@ class Dev:
                     return self.lines[index]
             time.sleep(0.02)
         raise AssertionError(f"{text!r} was not printed; printed was:\n" + "\n".join(self.lines))
+
+    def worker(self) -> int:
+        """The pid of the process that runs the file."""
+        (child,) = psutil.Process(self.process.pid).children()
+        return child.pid
+
+    def page(self) -> str:
+        """The address of Waterline."""
+        return self.wait("Waterline  at  ").rpartition("  ")[2]
 
     def interrupt(self) -> int:
         self.process.send_signal(signal.SIGINT)
@@ -170,9 +181,17 @@ class Place:
             raise done.exception
         return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
 
-    def dev(self, *arguments: str) -> Dev:
-        self._running.append(Dev(self.directory, *arguments))
+    def dev(self, *arguments: str, **environment: str) -> Dev:
+        self._running.append(Dev(self.directory, *arguments, **environment))
         return self._running[-1]
+
+    def dev_without_server(self, *arguments: str) -> Dev:
+        """`dw dev` where the extra `server` is not installed."""
+        missing = self.directory / "missing"
+        missing.mkdir(exist_ok=True)
+        for name in ("httptools", "uvloop"):
+            (missing / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
+        return self.dev(*arguments, PYTHONPATH=str(missing))
 
     def close(self) -> None:
         for dev in self._running:

@@ -172,14 +172,12 @@ def test_a_run_that_no_longer_fits_is_shown_side_by_side_and_tried_again_after_a
     dev.wait("✓ nap-1  nap completed")
 
 
-def test_a_killed_process_is_started_again(place: Place) -> None:
+def test_a_killed_worker_is_started_again(place: Place) -> None:
     dev = place.dev("shop.py")
     dev.wait("ready")
     place.dw("start", "shop.py:nap", "nap-1", "2.5")
     dev.wait("nap-1  timer set for 2.5 s")
-    engine = int((place.directory / "backstay.db-engine").read_text())
-    assert engine != dev.process.pid
-    os.kill(engine, signal.SIGKILL)
+    os.kill(dev.worker(), signal.SIGKILL)
     dev.wait("SIGKILL")
     if "at once" in dev.lines[-1]:
         (place.directory / "shop.py").touch()
@@ -225,9 +223,9 @@ def test_a_stop_that_arrives_while_a_file_is_stuck_still_stops(place: Place) -> 
 def test_dw_dev_leaves_no_process_running(place: Place) -> None:
     dev = place.dev("shop.py")
     dev.wait("ready")
-    engine = int((place.directory / "backstay.db-engine").read_text())
+    worker = dev.worker()
     dev.process.kill()  # not even a chance to stop its child
     dev.process.wait()
-    until(lambda: not Path(f"/proc/{engine}").exists())
+    until(lambda: not Path(f"/proc/{worker}").exists())
     with Backstay(place.directory / "backstay.db") as backstay:
         assert backstay.is_engine

@@ -1,6 +1,8 @@
 """`dw dev`: run a file in the foreground, and restart it whenever it is saved.
 
-This process only starts a new process of the file when one ends; `dev_process.py` is what runs in it.
+With the extra `server` this process is a server on loopback, with Waterline, and the file runs in a worker beside it
+(`dev_server.py`). Without it, the process of the file is the engine, too. Either way `dev_process.py` is what runs in the
+process of the file, and here a new one is started when one ends.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from types import FrameType
 import click
 
 from backstay.cli import options
+from backstay.cli.dev_child import PATIENCE, DevChild, SaveAwaited
+from backstay.cli.dev_plan import DevPlan
 from backstay.cli.problems import CliError
 
-RELOAD = 75
-SHORT = 2.0  # seconds: a process that crashes sooner is only started again after a save
-PATIENCE = 10.0
+LOOK = 0.2
 
 
 @click.command(name="dev")
@@ -28,18 +30,28 @@ PATIENCE = 10.0
 @options.database
 @options.namespace
 @click.option("--queue", "queues", metavar="NAME", multiple=True, help="Serve this queue, too. May be repeated.")
-def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> None:
+@click.option(
+    "--port",
+    metavar="NUMBER",
+    type=click.IntRange(0, 65_535),
+    help="The port of the page, 0 for any. Default: 8233, or the next free one.",
+)
+def command(file: Path, path: str, namespace: str, queues: tuple[str, ...], port: int | None) -> None:
     """Run the workflows and activities of FILE, and reload on every save.
 
     Registers what the module FILE holds: workflows, activities, exception classes, and objects with activity methods.
     Runs are in the database, so a reload loses nothing: open runs go on with the new code, and a run that the old code
     blocked is tried again.
 
+    Beside it runs Waterline, a page about the runs, for this machine only. It stays open over reloads, and a run that new
+    code blocks is told with the address of its page. The page needs: pip install 'backstay[server]'.
+
     \b
     Examples:
-      dw dev shop.py
+      dw dev shop.py                        then open http://127.0.0.1:8233/waterline
       dw dev shop.py --db shop.db
       dw dev shop.py --queue warehouse
+      dw dev shop.py --port 9000
     """
     from backstay.cli.loading import check
 
@@ -52,58 +64,47 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...]) -> N
     parent = Path(path.removeprefix("sqlite:")).parent
     if not is_server(path) and not parent.is_dir():
         raise CliError(f"the directory {parent} does not exist; create it first")
-    sys.exit(
-        _supervise(
-            [sys.executable, "-P", "-m", "backstay.cli.dev_process", os.fspath(file), path, namespace, *queues], file
-        )
-    )
+    plan = DevPlan(file=os.fspath(file), path=path, namespace=namespace, queues=queues)
+    if namespace != namespace.lower():  # which a server has not
+        click.echo(f"Waterline, a page about these runs, knows no namespace with capitals such as {namespace!r}")
+        sys.exit(_supervise(plan))
+    try:
+        from backstay.cli.dev_server import run
+    except ImportError as missing:
+        if missing.name not in ("httptools", "uvloop"):
+            raise
+        click.echo("Waterline, a page about these runs, comes with: pip install 'backstay[server]'")
+        sys.exit(_supervise(plan))
+    sys.exit(run(plan, port))
 
 
-def _supervise(command_line: list[str], file: Path) -> int:
+def _supervise(plan: DevPlan) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     while True:
-        started = time.monotonic()
-        child = _begin(command_line)
+        child = DevChild(plan)
         try:
-            code = child.wait()
-            if code not in (0, 2, RELOAD):
-                _report_crash(code, time.monotonic() - started, file)
+            code = child.process.wait()
+            if code in (0, 2):
+                return code
+            save = child.report_crash(code)
+            if save is not None:
+                _wait_for(save)
         except KeyboardInterrupt:
-            return _stop(child)
-        if code in (0, 2):
-            return code
+            return _stop(child.process)
 
 
-def _begin(command_line: list[str]) -> subprocess.Popen[bytes]:
-    """Start the process with Ctrl-C ignored until its own handler is set: a starting interpreter would print a traceback."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _wait_for(save: SaveAwaited) -> None:
+    while not save.has_come:
+        time.sleep(LOOK)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> int:
+    process.terminate()
     try:
-        return subprocess.Popen(command_line)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _report_crash(code: int, age: float, file: Path) -> None:
-    """Say that the process was killed, crashed or called os._exit; after a quick crash, wait for the next save."""
-    how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-    if age >= SHORT:
-        click.echo(f"the process of {file} ended ({how}); starting it again", err=True)
-        return
-    click.echo(f"the process of {file} ended at once ({how}); waiting for the next save", err=True)
-    from backstay.cli.file_watch import stamp_of
-
-    before = stamp_of(os.fspath(file))
-    while stamp_of(os.fspath(file)) in (None, before):
-        time.sleep(0.2)
-
-
-def _stop(child: subprocess.Popen[bytes]) -> int:
-    child.terminate()
-    try:
-        child.wait(PATIENCE)
+        process.wait(PATIENCE)
     except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+        process.kill()
+        process.wait()
     return 0
 
 

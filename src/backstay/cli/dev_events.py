@@ -6,6 +6,7 @@ It reads the database as any other process would, so it shows what is on disk, i
 from __future__ import annotations
 
 from itertools import islice
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.text import Text
@@ -26,10 +27,13 @@ LINES = 40  # of one look; the rest is counted
 
 
 class EventFeed:
-    def __init__(self, reader: StoreReader, namespace: str, out: Console) -> None:
+    """`page`: the address of Waterline, if there is one. Blocked runs are told with the address of their page."""
+
+    def __init__(self, reader: StoreReader, namespace: str, out: Console, page: str | None = None) -> None:
         self._reader = reader
         self._namespace = namespace
         self._out = out
+        self._page_address = page
         self._newest = 0
         self._open: dict[int, tuple[RunRow, Story, int]] = {}  # run key -> (row, its story, events told)
         self._blocked: dict[str, Task] = {}
@@ -48,10 +52,14 @@ class EventFeed:
                 last = self._reader.get(self._reader.store.last_event(run.key))
                 self._open[run.key] = (run, _story(run), 0 if last is None else last.sequence)
 
+    @property
+    def open_runs(self) -> str | None:
+        """How many runs are open, in words; None if there is none. May be asked from any thread."""
+        count = len(self._open)
+        return f"{count}{'+' if count >= PAGE else ''} open runs go on" if count else None
+
     def begin(self) -> None:
-        """Print how many runs are open, and each blocked one."""
-        if self._open:
-            self._out.print(f"{len(self._open)}{'+' if len(self._open) >= PAGE else ''} open runs go on", style="cyan")
+        """Print each run that is blocked already."""
         self._look_for_blocked()
 
     def look(self) -> None:
@@ -118,7 +126,9 @@ class EventFeed:
         for which, task in blocked.items():
             if which not in self._blocked and task.block is not None:
                 what = "is blocked" if task.block.replay_blocked else "could not run its task and tries again"
-                self._row("■", "bold red", self._id_of(task), f"{what}: {format.shortened(task.block.message, 500)}")
+                id = self._id_of(task)
+                page = "" if self._page_address is None else f"  {self._page_address}/runs/{quote(id, safe='')}"
+                self._row("■", "bold red", id, f"{what}: {format.shortened(task.block.message, 500)}{page}")
                 if task.block.difference and self._told <= LINES:
                     self._out.print(side_by_side(task.block.difference))
         still = {task.run for task in blocked.values()}
