@@ -51,7 +51,7 @@ export function confirm(ask) {
     state.problem ? trouble(state.problem) : null,
     h("div", { class: "buttons" },
       ask.preview ? h("button", { type: "button", disabled: state.busy, on: { click: () => void look(update) } }, "What would be written?") : null,
-      h("button", { type: "button", on: { click: close } }, "Cancel"),
+      h("button", { type: "button", on: { click: close } }, "Back"),
       h("button", { type: "button", class: ask.danger ? "danger" : "primary", disabled: state.busy || (ask.type !== undefined && state.typed !== ask.type), on: { click: () => void act(close, update) } }, ask.label)),
   ]);
 
