@@ -63,8 +63,9 @@ export function relative(time) {
   return ms < 0 ? `in ${span(ms)}` : `${span(ms)} ago`;
 }
 
+const numbers = new Intl.NumberFormat("en-US"); // made once: it is slow to make
 /** @param {number | null | undefined} n */
-export const count = (n) => (n === null || n === undefined ? "–" : n.toLocaleString("en-US"));
+export const count = (n) => (n === null || n === undefined ? "–" : numbers.format(n));
 /** @param {number} n @param {string} one @param {string} [many] */
 export const plural = (n, one, many) => `${count(n)} ${n === 1 ? one : (many ?? `${one}s`)}`;
 /** @param {number | null | undefined} n */
