@@ -45,18 +45,18 @@ export function bars({ label, start, step, series: all, ticks, ahead }) {
     h("div", { class: "most", "aria-hidden": "true" }, h("span", null, above ? short.format(above) : ""), h("span", null, below ? short.format(below) : "")),
     h("div", { class: "ticks", "aria-hidden": "true" }, ...Array.from({ length: ticks + 1 }, (_, at) => {
       const away = (Math.abs(at - (ahead ? 0 : ticks)) / ticks) * n * step;
-      return h("span", { class: away ? null : "now" }, away === 0 ? "now" : isAbsolute() ? exact(start + (at / ticks) * n * step).slice(5, 16) : span(away));
+      return h("span", { class: away ? null : "now" }, away === 0 ? "now" : isAbsolute() ? exact(start + (at / ticks) * n * step).slice(...(n * step > 2e8 ? [5, 10] : [11, 16])) : span(away));
     })));
 }
 
 /**
- * A table: of each column its name and how a row is shown in it; the first one heads the row, the others are numbers.
- * @param {string} label @param {[string, (row: any) => any][]} columns @param {any[]} rows
+ * A table: of each column its name and how a row is shown in it, else as the number of this name; the first one heads the row.
+ * @param {string} label @param {[string, ((row: any) => any)?][]} columns @param {any[]} rows
  */
 export function table(label, columns, rows) {
   return h("div", { class: "scroll tall", tabindex: "0", role: "region", "aria-label": label }, h("table", null,
     h("thead", null, h("tr", null, ...columns.map(([name], at) => h("th", { scope: "col", class: at ? "number" : null }, name)))),
-    h("tbody", null, ...rows.map((row) => h("tr", null, ...columns.map(([, cell], at) => h(at ? "td" : "th", { class: "number", scope: at ? null : "row" }, cell(row))))))));
+    h("tbody", null, ...rows.map((row) => h("tr", null, ...columns.map(([name, cell], at) => h(at ? "td" : "th", { class: "number", scope: at ? null : "row" }, cell ? cell(row) : count(row[name]))))))));
 }
 
 /** What a chart shows, without the intervals in which nothing is. @param {Chart} chart */

@@ -24,6 +24,9 @@ const word = (text) => (/^[\w.:@/-]+$/.test(text) ? text : `'${text.replaceAll("
 /** Not all is never 100 %. @param {number | null} rate */
 const percent = (rate) => (rate === null ? "–" : `${rate > 0.99 && rate < 1 ? "> 99" : Math.round(rate * 100)} %`);
 
+/** Percentiles are right within a factor of two. @param {number | null} ms */
+const about = (ms) => (ms === null ? "–" : `≈ ${span(ms)}`);
+
 /** @param {any} app @returns {import("../main.js").Screen} */
 export function open(app) {
   let [took, ended, due, again, closed, said] = [0, 0, Infinity, false, false, ""];
@@ -155,7 +158,7 @@ export function open(app) {
     return panel("Flow", [tables("flow"), h("div", { class: "chips", role: "group", "aria-label": "window" }, ...WINDOWS.map(([name, said]) =>
       h("button", { type: "button", class: "chip number", "aria-pressed": String(period() === name), on: { click: () => app.query({ window: name }, { replace: false }) } }, said)))],
     h("dl", { class: "totals" }, ...[...kinds.map(({ name, tone }) => [name, count(totals[name]), tone]), ["cancelled", count(totals.cancelled)], ["terminated", count(totals.terminated)],
-      ["pass rate", percent(totals.pass_rate)], ["p50", span(totals.p50_ms)], ["p95", span(totals.p95_ms)]].map(([name, value, tone]) =>
+      ["pass rate", percent(totals.pass_rate)], ["p50", about(totals.p50_ms)], ["p95", about(totals.p95_ms)]].map(([name, value, tone]) =>
       h("div", null, h("dt", { class: "caption" }, tone ? h("span", { class: `swatch fill-${tone}` }) : null, name), h("dd", { class: "number" }, value)))),
     ...charted("flow", { label: `Runs of the last ${label}`, start: Date.parse(since), step: interval_seconds * 1000, ticks, series: kinds }));
   }
@@ -165,7 +168,7 @@ export function open(app) {
     const workers = fleet ? `${plural(fleet.active, "worker")} on ${plural(fleet.queues, "queue")}${fleet.stale ? `, ${count(fleet.stale)} gone quiet` : ""}` : "Workers are not known here";
     return panel("Queues", link("/waterline/queues", null, all > rows.length ? `All ${count(all)}` : workers), table("queues", [
       ["queue", ({ name }) => link(queue(name), { class: "clip", title: name }, name)],
-      ["backlog", ({ backlog }) => count(backlog)],
+      ["backlog"],
       ["oldest", ({ oldest_ready_at: at }) => at ? time(at) : "–"],
       ["running", ({ leased }) => count(leased)],
       ["workers", ({ backlog, workers }) => backlog && !workers ? h("span", { class: "tone-red" }, "▲ none") : count(workers)],
@@ -177,12 +180,11 @@ export function open(app) {
   function types({ types: { count: all, busiest } }) {
     return panel("Types", all > busiest.length ? h("span", { class: "second" }, `the busiest ${busiest.length} of ${count(all)}`) : null, table("types", [
       ["type", ({ workflow_type: type }) => link(runsOf(type, "all"), { class: "clip", title: type }, type)],
-      ["started", ({ started }) => count(started)],
-      ["completed", ({ completed }) => count(completed)],
+      ["started"], ["completed"],
       ["failed", ({ failed, workflow_type: type }) => failed ? link(runsOf(type, "failed"), { class: "tone-red" }, `✕ ${count(failed)}`) : "0"],
       ["pass rate", (type) => percent(type.pass_rate)],
-      ["p50", (type) => span(type.p50_ms)],
-      ["p95", (type) => span(type.p95_ms)],
+      ["p50", (type) => about(type.p50_ms)],
+      ["p95", (type) => about(type.p95_ms)],
     ], busiest));
   }
 
