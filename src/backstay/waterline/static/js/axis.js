@@ -52,7 +52,7 @@ export function folded(busy, end, most = MOST_FOLDS) {
 export function axis({ folds, last, now, wake, width, origin }) {
   /** @type {Stretch[]} */
   const stretches = [];
-  const facts = now === null ? width : Math.round(width * 0.75);
+  const facts = now === null ? width : last < 1 ? 0 : Math.round(width * 0.75); // nothing has taken time yet: all is the wait
   const plain = Math.max(last - folds.reduce((sum, [from, to]) => sum + to - from, 0), 1e-3);
   const scale = (facts - folds.length * FOLD) / plain;
   let t = 0;

@@ -11,9 +11,9 @@ const COMMANDS = /** @type {Record<string, [string, string, string, boolean?]>} 
   pause: ["Pause", "No more of its code runs until somebody lets it go on. What happens meanwhile is recorded, and deadlines go on.", "paused"],
   unpause: ["Let it go on", "Its code runs again.", "goes on"],
   repair: ["Repair", "What its history expects and what is missing or blocked is made again. Nothing that is recorded changes.", "repaired"],
-  cancel: ["Cancel", "It is asked to end: its code gets a cancellation and may clean up. This cannot be undone.", "cancelled", true],
-  terminate: ["Terminate", "It ends at once, and none of its code runs any more, not even to clean up. This cannot be undone.", "terminated", true],
-  archive: ["Archive", "It is marked as archived. Retention may remove it.", "archived"],
+  cancel: ["Cancel the run", "It is asked to end. Code that handles cancellation may clean up first; other code ends at once. This cannot be undone.", "asked to end", true],
+  terminate: ["Terminate the run", "It ends at once, and none of its code runs any more, not even to clean up. This cannot be undone.", "terminated", true],
+  archive: ["Archive", "It is marked as dealt with. All of it is kept.", "archived"],
 });
 
 /** Reasons of the server, in words. */
@@ -72,7 +72,7 @@ export function actions(ctx, reload) {
       if (!action.allowed) {
         const queue = ctx.summary.data?.queue;
         const command = action.verb === "start_worker" && queue ? `dw worker FILE --server ${location.origin}${queue === "default" ? "" : ` --queue ${queue}`}` : null;
-        return h("p", { class: "help" }, h("span", { class: "second" }, h("bdi", null, sentence(action.reason))), command ? [h("code", null, command), copy(command, "the command")] : null);
+        return h("p", { class: "help" }, h("span", { class: "second" }, h("bdi", null, `${capital(action.reason)}.`)), command ? [h("code", null, command), copy(command, "the command")] : null);
       }
       if (action.verb === "open_child" || action.verb === "open_run")
         return link(action.verb === "open_run" ? runAddress(id, action.target) : runAddress(action.target), { class: "button primary" }, action.label);
@@ -102,7 +102,7 @@ export function actions(ctx, reload) {
         h("summary", { class: "button" }, "Actions"),
         h("ul", null,
           can ? [
-            ...["signal", "update", "query"].map((form) => item(`Send a ${form} …`, () => { if (menu) menu.open = false; toForm(form); }, can[`can_${form}`] ? null : can[`${form}_blocked_reason`])),
+            ...["signal", "update", "query"].map((form) => item(`Send ${form === "update" ? "an" : "a"} ${form} …`, () => { if (menu) menu.open = false; toForm(form); }, can[`can_${form}`] ? null : can[`${form}_blocked_reason`])),
             ...Object.entries(COMMANDS).map(([verb, [label, , , danger]]) => {
               if (verb === (can.can_unpause ? "pause" : "unpause")) return null;
               if (verb === "retry-now") return ctx.summary.data?.state === "retrying" ? item(`${label} …`, () => ask(verb), null) : null;
@@ -114,6 +114,4 @@ export function actions(ctx, reload) {
 }
 
 /** @param {string | null} text */
-function sentence(text) {
-  return text ? `${text[0]?.toUpperCase() ?? ""}${text.slice(1)}.` : "";
-}
+export const capital = (text) => (text ?? "").replace(/^./u, (first) => first.toUpperCase());

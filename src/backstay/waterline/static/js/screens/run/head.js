@@ -2,9 +2,12 @@
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { badge, copy, empty, link, runAddress, time, trouble, words } from "../../parts.js";
+import { badge, copy, empty, link, runAddress, time, tone, trouble, words } from "../../parts.js";
 import { bytes, count, exact, now, span } from "../../words.js";
-import { actions } from "./actions.js";
+import { actions, capital } from "./actions.js";
+
+/** What it needs somebody for. Only the sentence knows the workers there are. @param {import("./page.js").Context} ctx */
+export const attention = (ctx) => ctx.why.data?.attention ?? ctx.summary.data?.attention ?? null;
 
 /** @param {import("./page.js").Context} ctx @param {() => void} reload */
 export function head(ctx, reload) {
@@ -46,12 +49,14 @@ export function head(ctx, reload) {
   function sentence() {
     const { data, problem } = ctx.why;
     if (!data) return h("section", { class: "why", "aria-label": "why" }, problem ? trouble(problem, () => void ctx.why.load()) : null);
-    return h("section", { class: `why why-${data.tone}`, "aria-label": "why" },
+    // Colour is for what needs eyes: who ended a run on purpose needs none, and a run without a worker needs somebody.
+    const colour = tone(data.attention ?? "") === "red" ? "danger" : ["cancelled", "terminated"].includes(data.state) ? "info" : data.tone;
+    return h("section", { class: `why why-${colour}`, "aria-label": "why" },
       h("div", { class: "said" },
         h("p", { class: "sentence", role: "status" }, h("bdi", null, data.sentence)),
         h("p", { class: "second" },
-          data.by_itself ? h("bdi", null, `By itself: ${data.by_itself}.`) : data.action && data.verb !== "continued" ? "It does not go on by itself." : null, " ",
-          data.chain?.length ? h("button", { type: "button", class: "text", "aria-expanded": String(chain), on: { click: () => { chain = !chain; ctx.update(); } } }, chain ? "Hide what led here" : "What led here?") : null)),
+          data.chain?.length ? h("button", { type: "button", class: "text", "aria-expanded": String(chain), on: { click: () => { chain = !chain; ctx.update(); } } }, chain ? "Hide what led here" : "What led here?") : null, " ",
+          data.by_itself ? h("bdi", null, `By itself: ${data.by_itself}.`) : data.action && data.verb !== "continued" ? "It does not go on by itself." : null)),
       act.primary(data.action),
       chain ? h("ol", { class: "chain" }, ...data.chain.map((/** @type {any} */ event) => h("li", { key: event.sequence },
         h("button", { type: "button", class: "text mono", on: { click: () => ctx.openEvent(event.sequence) } }, `${event.sequence}`),
@@ -71,8 +76,8 @@ export function head(ctx, reload) {
       const { data } = ctx.summary;
       return h("header", { class: "run" },
         h("div", { class: "names" },
-          h("h1", { class: "id" }, h("bdi", null, id), copy(id, "the workflow id")),
-          data ? h("span", { class: "badge" }, badge(data.state, data.attention)) : null),
+          h("h1", { class: id.length > 48 ? "id long" : "id" }, h("bdi", null, id), copy(id, "the workflow id")),
+          data ? h("span", { class: "badge" }, badge(data.state, attention(ctx))) : null),
         h("div", { class: "under" },
           data ? [h("bdi", { class: "mono" }, data.workflow_type), selector(data), data.archived_at ? h("span", { class: "second" }, "archived") : null] : " ",
           h("span", { class: "grow" }), data ? act.menu() : null),
@@ -111,7 +116,7 @@ export function missing(ctx) {
       const ofRun = problem.reason === "run_not_found";
       return [
         h("h1", { class: "id" }, ofRun ? "There is no such run" : "There is no such workflow"),
-        h("p", { class: "sentence gap" }, h("bdi", null, problem.message), ". It may have been removed after its time of retention, or be in another namespace."),
+        h("p", { class: "sentence gap" }, h("bdi", null, capital(problem.message)), ". It may have been removed after its time of retention, or be in another namespace."),
         ofRun ? h("p", { class: "gap" }, link(runAddress(id), null, "Go to the current run of this workflow")) : null,
         near.data?.length && !ofRun ? [h("h2", null, "The nearest there are"), h("ul", { class: "near" }, ...near.data.map((/** @type {string} */ one) =>
           h("li", { key: one }, link(runAddress(one), { class: "mono" }, h("bdi", null, one)))))] : null,

@@ -71,12 +71,12 @@ export function codeSide(ctx, outline) {
   return side("Workflow code",
     h("p", null, tasks.length ? `It ran ${plural(tasks.length, "time")}, for ${span(tasks.reduce((sum, one) => sum + one.recorded - one.leased, 0))} altogether.` : "It has not run yet."),
     summary?.next_task_kind === "workflow" ? facts([["next task", words(summary.next_task_state)], ["due", time(summary.next_task_at)], ["queue", h("span", { class: "mono" }, summary.queue)], summary.next_task_owner ? ["worker", h("span", { class: "mono" }, summary.next_task_owner)] : null]) : null,
-    tasks.length ? h("ul", null, ...tasks.slice(-LAST).toReversed().map((one) => h("li", { key: one.first },
+    tasks.length ? h("ul", null, ...tasks.slice(-LAST).map((one) => h("li", { key: one.first },
       since(outline, one.leased), ` took ${span(one.recorded - one.leased)}, wrote ${plural(one.events, "event")} from `, event(ctx, one.first), one.owner ? h("span", { class: "third" }, ` at ${one.owner}`) : null))) : null);
 }
 
 /** Commands and messages. @param {import("./page.js").Context} ctx @param {import("./outline.js").Outline} outline */
 export function marksSide(ctx, outline) {
-  return side("Messages and the run itself", h("ul", null, ...outline.marks.slice(-LAST).toReversed().map((one) => h("li", { key: one.sequence },
+  return side("Messages and the run itself", h("ul", null, ...outline.marks.slice(-LAST).map((one) => h("li", { key: one.sequence },
     since(outline, one.at), " ", h("bdi", null, `${one.type} ${one.name ?? ""}`), " ", event(ctx, one.sequence)))));
 }

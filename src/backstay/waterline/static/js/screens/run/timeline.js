@@ -7,6 +7,7 @@ import { h } from "../../dom.js";
 import { held, tone, words } from "../../parts.js";
 import { RowWindow } from "../../window.js";
 import { count, now, plural, span } from "../../words.js";
+import { attention } from "./head.js";
 import { merged, Outline, pieces } from "./outline.js";
 import { codeSide, marksSide, meter, stepSide } from "./step.js";
 import { travel } from "./travel.js";
@@ -42,7 +43,7 @@ export function tab(ctx) {
 
   const stepOf = (/** @type {number} */ row) => outline.steps[row - LANES];
   const firstRunning = () => outline.steps.find((step) => step.kind === "activity" && step.state === "running")?.step ?? 0;
-  const names = () => ((rows?.width ?? 0) < 600 ? 112 : 208);
+  const names = () => ((rows?.width ?? 0) < 600 ? 120 : 208);
   const margin = () => ((rows?.width ?? 0) < 600 ? 64 : 96);
 
   /** The row that the address names, else that which the sentence is about. */
@@ -91,8 +92,8 @@ export function tab(ctx) {
     element.dataset.row = String(row);
     const attributes = { id: `row-${row}`, role: "option", "aria-selected": row === picked, "aria-posinset": row + 1, "aria-setsize": outline.steps.length + LANES, "aria-label": row === 0 ? codeWords() : row === 1 ? `${plural(outline.marks.length, "message and mark", "messages and marks")}` : step ? stepWords(step) : "" };
     for (const [name, value] of Object.entries(attributes)) if (element.getAttribute(name) !== String(value)) element.setAttribute(name, String(value));
-    if (row === 0) return cells("", "workflow code", [...view.code.map((/** @type {any} */ one) => bar(one.x0, one.x1, "bar code")), ...nextTask()], null);
-    if (row === 1) return cells("", "messages", view.marks.map((/** @type {any} */ one) => h("i", { class: "mark", title: one.title, style: { left: `${one.x0}px` } }, one.n > 1 ? h("b", null, one.n > 99 ? "+" : String(one.n)) : null)), null);
+    if (row === 0) return cells("", "code", [...view.code.map((/** @type {any} */ one) => bar(one.x0, one.x1, "bar code")), ...nextTask()], null);
+    if (row === 1) return cells("", "messages", view.marks.map((/** @type {any} */ one) => h("i", { class: "mark", title: one.title, style: { translate: `${one.x0}px` } }, one.n > 1 ? h("b", null, one.n > 99 ? "+" : String(one.n)) : null)), null);
     return step ? cells(String(step.step), title(step), ...drawn(step)) : [];
   }
 
@@ -104,13 +105,13 @@ export function tab(ctx) {
     const summary = ctx.summary.data;
     if (summary?.next_task_kind !== "workflow" || outline.closed) return [];
     const from = view.axis.place(Math.max(Date.parse(summary.next_task_at) - outline.origin, 0));
-    const colour = tone(summary.attention ?? summary.state);
+    const colour = tone(attention(ctx) ?? summary.state);
     return [bar(from, view.axis.now, summary.next_task_state === "leased" ? "bar run" : `thin ${colour === "run" ? "wait" : colour}`), label(view.axis.now, codeState(), colour, from)];
   }
 
   const codeState = () => {
-    const { attention, state, next_task_at: since } = ctx.summary.data;
-    return `${words(attention ?? state)} ${span(now() - Date.parse(since))}`;
+    const { state, next_task_at: since } = ctx.summary.data;
+    return `${words(attention(ctx) ?? state)} ${span(now() - Date.parse(since))}`;
   };
 
   /** @param {import("./outline.js").Step} step @returns {[any, any]} */
@@ -119,13 +120,13 @@ export function tab(ctx) {
     const found = pieces(step, view.now);
     const shapes = found.map((one) => {
       const x0 = place(one.from);
-      if (one.kind === "point") return h("i", { class: "mark small", style: { left: `${x0 - 3}px` } });
+      if (one.kind === "point") return h("i", { class: "mark small", style: { translate: `${x0 - 3}px` } });
       return bar(x0, Math.max(one.to === Infinity ? view.axis.width : place(one.to), x0 + 2), `${one.kind === "wait" ? "thin" : one.kind} ${one.tone}`);
     });
     const last = found.at(-1);
     const end = !last || last.to === Infinity ? view.axis.width : Math.max(place(last.to), place(last.from) + 2);
     const progress = step.state === "running" ? progressOf(step) : null;
-    if (progress?.total) return [shapes, h("span", { class: "label", style: { left: `${end + 6}px` } }, meter(progress))];
+    if (progress?.total) return [shapes, h("span", { class: "label", style: { translate: `${end + 6}px` } }, meter(progress))];
     const [text, colour] = state(step);
     return [shapes, label(end, text, colour, place(step.started))];
   }
@@ -134,7 +135,7 @@ export function tab(ctx) {
   function label(end, text, colour, start) {
     const wide = text.length * 6.2 + 4;
     const left = end + 6 + wide <= view.axis.width + margin() ? end + 6 : start - wide - 6;
-    return left < 0 ? null : h("span", { class: `label tone-${colour}`, style: { left: `${left}px` } }, text);
+    return left < 0 ? null : h("span", { class: `label tone-${colour}`, style: { translate: `${left}px` } }, text);
   }
 
   /** What a step came to, and its tone. @param {import("./outline.js").Step} step @returns {[string, string]} */
@@ -195,7 +196,7 @@ export function tab(ctx) {
     queueMicrotask(() => draw(total));
     const veil = moment === null ? null : names() + shown.place(moment - outline.origin);
     return h("div", { class: "chart", style: { "--names": `${names()}px` } },
-      h("div", { class: "axis", "aria-hidden": "true" }, ...shown.labels.map((/** @type {any} */ one, /** @type {number} */ at) => h("span", { key: at, class: one.kind, title: one.title, style: { left: `${one.left}px` } }, one.text))),
+      h("div", { class: "axis", "aria-hidden": "true" }, ...shown.labels.map((/** @type {any} */ one, /** @type {number} */ at) => h("span", { key: at, class: one.kind, title: one.title, style: { translate: `${one.left}px` } }, one.text))),
       h("div", { class: "plot" },
         h("div", { class: "ground", "aria-hidden": "true" },
           ...shown.stretches.filter((/** @type {any} */ one) => one.kind === "fold").map((/** @type {any} */ one) => bar(one.x0, one.x1, "fold")),
@@ -221,7 +222,7 @@ export function tab(ctx) {
 }
 
 /** @param {number} from @param {number} to @param {string} kind */
-const bar = (from, to, kind) => h("i", { class: kind, style: { left: `${from.toFixed(1)}px`, width: `${Math.max(to - from, 0).toFixed(1)}px` } });
+const bar = (from, to, kind) => h("i", { class: kind, style: { translate: `${from.toFixed(1)}px`, width: `${Math.max(to - from, 0).toFixed(1)}px` } });
 
 /** @param {import("./outline.js").Step} step */
 const title = (step) => (step.kind === "activity" && step.name ? step.name : `${words(step.kind)} ${step.name ?? ""}`.trim());

@@ -1,0 +1,319 @@
+"""The page of a run: its sentence and actions, its timeline, and time travel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Locator, Page, Route, expect
+
+from .conftest import NewPage
+from .kit import Complaints, WorkerProcess, axe
+from .world import CODE, HOSTILE_ID, World
+
+WIDTHS = (1280, 768, 390)
+SHIFTS = """() => {
+  window.shifted = 0;
+  new PerformanceObserver((list) => { for (const one of list.getEntries()) if (!one.hadRecentInput) window.shifted += one.value; })
+    .observe({ type: "layout-shift" });
+}"""
+
+
+def open_run(page: Page, workflow_id: str, query: str = "") -> None:
+    page.goto(f"/waterline/runs/{quote(workflow_id, safe='')}{query}")
+    expect(page.locator(".rows .row").first).to_be_visible()
+
+
+def why(page: Page) -> Locator:
+    return page.get_by_role("region", name="why")
+
+
+def side(page: Page) -> Locator:
+    return page.get_by_role("region", name="selected row")
+
+
+def row(page: Page, name: str | re.Pattern[str]) -> Locator:
+    return page.get_by_role("option", name=name)
+
+
+@pytest.mark.parametrize(
+    ("workflow_id", "badge", "sentence", "action", "selected"),
+    [
+        (
+            "approval-1",
+            "waiting",
+            "until its condition “approved” holds",
+            "Send it a signal or an update",
+            "Step 1: approved",
+        ),
+        ("shipping-1", "blocked", "Blocked for", "Repair now", "Workflow code"),
+        ("stranded-1", "no worker", "No live worker serves queue 'nowhere'", "dw worker FILE", "Workflow code"),
+        ("delivery-1", "retrying", "carrier has failed 1 of 21 times", "Try now", "Step 1: carrier"),
+        ("family-1", "waiting", "Waits for child", "Look at the child", "Step 3: patient_child"),
+        ("order-1", "failed", "the card was declined for 4200 cents", None, "Step 2: charge"),
+    ],
+)
+def test_a_run_says_why_it_is_where_it_is_and_what_to_press(
+    page: Page, workflow_id: str, badge: str, sentence: str, action: str | None, selected: str
+) -> None:
+    open_run(page, workflow_id)
+    expect(page.get_by_role("heading", level=1)).to_have_text(workflow_id)
+    expect(page.locator(".badge")).to_contain_text(badge)
+    expect(why(page)).to_contain_text(sentence)
+    if action is not None:
+        expect(why(page)).to_contain_text(action)
+    expect(side(page).get_by_role("heading")).to_have_text(selected)
+
+
+def test_what_led_there_leads_to_the_events(page: Page) -> None:
+    open_run(page, "delivery-1")
+    page.get_by_role("button", name="What led here?").click()
+    event = why(page).get_by_role("listitem").filter(has_text="ActivityRetryScheduled carrier")
+    expect(event).to_contain_text("because of 4")
+    event.get_by_role("button", name="5").click()
+    expect(page).to_have_url(re.compile(r"tab=history&event=5$"))
+
+
+def test_the_next_attempt_is_made_at_once_from_the_page(world: World, page: Page) -> None:
+    workflow_id = world.begin("delivery", "parcel 2")
+    world.reach(workflow_id, "tries_again")
+    open_run(page, workflow_id)
+    why(page).get_by_role("button", name="Try now").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="What would be written?").click()
+    expect(dialog.get_by_label("what would be written")).to_contain_text("event ActivityRetryRequested")
+    dialog.get_by_label("Reason").fill("the carrier is back")
+    dialog.get_by_role("button", name="Try now").click()
+    expect(dialog).to_have_count(0)
+    expect(why(page)).to_contain_text("carrier has failed 2 of 21 times")
+    expect(row(page, re.compile("step 1, carrier, backoff, 2 attempts"))).to_be_visible()
+
+
+def test_actions_that_are_not_possible_say_why(world: World, page: Page) -> None:
+    workflow_id = world.begin("shop.approval", {"cents": 5})
+    world.reach(workflow_id, "waits_for_condition")
+    open_run(page, workflow_id)
+    menu = page.locator("details.menu")
+    menu.get_by_text("Actions").click()
+    archive = menu.get_by_role("listitem").filter(has_text="Archive")
+    expect(archive.get_by_role("button")).to_be_disabled()
+    expect(archive).to_contain_text("It has not ended yet.")
+    menu.get_by_role("button", name="Pause").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.locator(".badge")).to_contain_text("paused")
+    expect(why(page).get_by_role("button", name="Let it go on")).to_be_enabled()
+
+
+def test_a_run_is_watched_until_it_ends_and_nothing_jumps(world: World, page: Page) -> None:
+    workflow_id = world.begin("shop.approval", {"cents": 5})
+    world.reach(workflow_id, "waits_for_condition")
+    open_run(page, workflow_id)
+    expect(page.locator(".badge")).to_contain_text("waiting")
+    expect(side(page)).to_contain_text("Step 1")
+    page.evaluate(SHIFTS)
+    world.call("POST", f"/workflows/{workflow_id}/signal/approve", {"input": ["Ada"]})
+    expect(page.locator(".badge")).to_contain_text("completed")
+    expect(why(page)).to_contain_text("Completed")
+    expect(row(page, re.compile("condition approved, satisfied"))).to_be_visible()
+    assert page.evaluate("window.shifted") <= 0.02
+
+
+def test_a_run_that_continues_while_it_is_watched_says_so(world: World, page: Page, tmp_path: Path) -> None:
+    queue = f"later-{tmp_path.name}"
+    workflow_id = world.begin("poller", 0, task_queue=queue)
+    open_run(page, workflow_id)
+    expect(page.locator(".badge")).to_contain_text("no worker")
+    with WorkerProcess(tmp_path, CODE, world.url, queue).ready():
+        expect(page.get_by_text("It has continued as run 4, which you see now.")).to_be_visible()
+        expect(why(page)).to_contain_text("Waits for signal payment")
+        page.get_by_role("link", name="Go back to run 1").click()
+        expect(why(page)).to_contain_text("Continued as run 2")
+        why(page).get_by_role("link", name="Look at the next run").click()
+        expect(why(page)).to_contain_text("Continued as run 3")
+        page.get_by_label("run", exact=True).select_option(label="run 4, current: waiting")
+        expect(why(page)).to_contain_text("Waits for signal payment")
+
+
+def test_rows_are_chosen_by_keys_and_lead_to_their_events(page: Page) -> None:
+    open_run(page, "batch-1")
+    rows = page.get_by_role("listbox")
+    rows.focus()
+    for _ in range(13):
+        rows.press("ArrowDown")
+    expect(side(page).get_by_role("heading")).to_have_text("Step 12: pack")
+    expect(row(page, re.compile("step 12, pack"))).to_have_attribute("aria-selected", "true")
+    expect(side(page)).to_contain_text("the scale did not answer")
+    rows.press("End")
+    expect(side(page).get_by_role("heading")).to_have_text("Step 19: pack")
+    page.reload()
+    expect(side(page).get_by_role("heading")).to_have_text("Step 19: pack")
+    side(page).get_by_role("button", name="event 52").click()
+    expect(page).to_have_url(re.compile(r"tab=history&event=52$|event=52&.*tab=history|tab=history.*event=52"))
+
+
+def test_time_travel_shows_the_state_at_any_event(world: World, page: Page) -> None:
+    open_run(page, "batch-1", "?at=30")
+    then = page.get_by_role("region", name="state at event 30")
+    told = world.get("/workflows/batch-1/at/30")
+    expect(then).to_contain_text(told["event_type"])
+    expect(then).to_contain_text(told["summary"]["state"])
+    expect(then).to_contain_text(f"Open waits ({told['open_wait_count']})")
+    slider = page.get_by_role("slider", name="State at event")
+    slider.press("Home")
+    first = page.get_by_role("region", name="state at event 1")
+    expect(first).to_contain_text("StartAccepted")
+    expect(page).to_have_url(re.compile("at=1$"))
+    slider.press("ArrowRight")
+    expect(page.get_by_role("region", name="state at event 2")).to_contain_text("WorkflowStarted")
+    page.get_by_role("button", name="Now").click()
+    expect(page).not_to_have_url(re.compile("at="))
+    expect(side(page)).to_be_visible()
+
+
+def test_progress_is_a_meter_beside_the_bar(page: Page) -> None:
+    open_run(page, "import-1")
+    expect(row(page, re.compile("step 1, copy_rows")).locator(".meter > span")).to_have_attribute(
+        "style", "width: 40%;"
+    )
+    expect(side(page)).to_contain_text("400 of 1,000 rows")
+
+
+def test_many_steps_take_few_elements(world: World, page: Page) -> None:
+    workflow_id = world.begin("shop.batch", 400, 0)
+    world.reach(workflow_id, "completed")
+    open_run(page, workflow_id)
+    expect(page.get_by_role("listbox")).to_have_attribute("aria-label", "timeline, 407 rows")
+    assert page.locator("*").count() < 1500
+    page.get_by_role("listbox").press("End")
+    expect(row(page, re.compile("step 405, pack"))).to_be_visible()
+    assert page.locator("*").count() < 1500
+
+
+def test_an_unknown_run_offers_the_nearest(page: Page, complaints: Complaints) -> None:
+    complaints.allow("404")
+    page.goto("/waterline/runs/approval-77")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such workflow")
+    expect(page.locator("main")).to_contain_text("approval-77")
+    page.get_by_role("link", name="approval-1").click()
+    expect(why(page)).to_contain_text("approved")
+    page.goto("/waterline/runs/approval-1/nonsense")
+    expect(page.get_by_role("heading", level=1)).to_have_text("There is no such run")
+    page.get_by_role("link", name="Go to the current run").click()
+    expect(why(page)).to_contain_text("approved")
+    expect(page.locator(".lost")).to_have_count(0)
+
+
+def test_a_damaged_or_removed_run_says_which(page: Page, complaints: Complaints) -> None:
+    complaints.allow("404|500")
+    refusal: dict[str, Any] = {"reason": "history_damaged", "message": "the history of this run is damaged"}
+    status = 500
+
+    def answer(route: Route) -> None:
+        route.fulfill(status=status, json=refusal)
+
+    page.route("**/api/workflows/welcome-1/summary", answer)
+    page.goto("/waterline/runs/welcome-1")
+    expect(page.locator("main")).to_contain_text("only a backup of the database brings it back")
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(why(page)).to_contain_text("Completed")
+    refusal, status = {"reason": "instance_not_found", "message": "there is no workflow 'welcome-1'"}, 404
+    page.route("**/api/workflows/welcome-1/summary", answer)
+    expect(page.get_by_text("This run has been removed while you looked at it.")).to_be_visible()
+    expect(why(page)).to_contain_text("Completed")
+    page.unroute_all()
+
+
+def test_a_hostile_run_is_only_text(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    open_run(page, HOSTILE_ID)
+    expect(page.get_by_role("heading", level=1)).to_have_text(HOSTILE_ID)
+    expect(why(page)).to_contain_text('<img src=x onerror="alert(1)">')
+    expect(page.locator("main img, main script")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_nobody_is_kept_out(new_page: NewPage, theme: str) -> None:
+    page = new_page(color_scheme=theme)
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 800})
+        for workflow_id, query in (("delivery-1", ""), ("shipping-1", ""), ("batch-1", "?at=30"), ("import-1", "")):
+            open_run(page, workflow_id, query)
+            if workflow_id == "shipping-1":
+                page.get_by_role("button", name="What led here?").click()
+                page.get_by_text("Actions").click()
+                expect(page.get_by_role("button", name="Terminate")).to_be_visible()
+            assert axe(page) == [], f"{workflow_id}, {width}, {theme}"
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+# -- the axis
+
+
+@pytest.fixture
+def module(page: Page) -> str:
+    page.goto("/waterline/")
+    source = page.locator("script[type=module]").get_attribute("src")
+    assert source is not None
+    return source.replace("main.js", "axis.js")
+
+
+def lay(
+    page: Page, module: str, busy: Sequence[Sequence[float]], last: float, now: float | None, wake: float | None
+) -> dict[str, Any]:
+    return page.evaluate(
+        """async ([module, busy, last, now, wake]) => {
+          const { axis, folded } = await import(module);
+          const folds = folded(busy, last);
+          const made = axis({ folds, last, now, wake, width: 800, origin: 0 });
+          const at = Array.from({ length: 201 }, (_, n) => made.place(n / 200 * Math.max(last, now ?? 0, wake ?? 0)));
+          return { folds, stretches: made.stretches, now: made.now, labels: made.labels, at };
+        }""",
+        [module, busy, last, now, wake],
+    )
+
+
+def test_idle_time_is_folded_where_it_gains_something(page: Page, module: str) -> None:
+    second, hour = 1000, 3_600_000
+    assert lay(page, module, [[0, 10], [83, 100], [173, 200]], 200, None, None)["folds"] == []
+    made = lay(page, module, [[0, 100], [hour, hour + 100]], hour + 100, None, None)
+    assert made["folds"] == [[100, hour]]
+    (fold,) = [one for one in made["stretches"] if one["kind"] == "fold"]
+    assert fold["x1"] - fold["x0"] == 48
+    even = [[at * 20 * second, at * 20 * second + 10] for at in range(30)]
+    assert lay(page, module, even, 580 * second + 10, None, None)["folds"] == [], "each is a thirtieth of what is shown"
+    growing = [[float(4**at * second), 4**at * second + 10.0] for at in range(16)]
+    folds = lay(page, module, growing, growing[-1][1], None, None)["folds"]
+    assert len(folds) == 8
+    assert folds == sorted(folds)
+
+
+def test_the_stretch_to_the_next_wake_has_a_quarter_and_labels_keep_apart(page: Page, module: str) -> None:
+    day = 86_400_000
+    for last, now, wake in (
+        (55, 900_000, 3 * day),
+        (55, 900_000, None),
+        (5000, 5001, 5100),
+        (0, 60_000, None),
+        (4e9, None, None),
+    ):
+        made = lay(page, module, [[0, 5], [40, 55]], last, now, wake)
+        assert made["at"] == sorted(made["at"]), "later is further right"
+        assert made["at"][-1] <= 800
+        tail = [one for one in made["stretches"] if one["kind"] == "tail"]
+        if now is None:
+            assert made["now"] is None
+            assert tail == []
+        else:
+            assert tail[0]["x0"] == (600 if last else 0)
+            assert tail[-1]["x1"] == 800
+            assert tail[0]["x0"] < made["now"] < 800
+        spans = sorted((one["left"], one["left"] + len(one["text"]) * 6.2) for one in made["labels"])
+        assert all(before[1] <= after[0] for before, after in pairwise(spans)), made["labels"]
+        assert spans[0][0] >= 0
