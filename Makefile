@@ -77,9 +77,12 @@ $(READY): $(PACKAGE)
 	$(PIP) --editable '.[dev]'
 	@touch $@
 
-# What the tests of the operator's page need: a Chromium, the machine's own or one that is installed.
+# What the tests of the operator's page need: a Chromium, the machine's own or one that is installed; and where there is npm,
+# TypeScript, which checks the types of its modules.
 $(BROWSER): tools/chromium.py $(READY)
 	$(BIN)/python -m tools.chromium
+	@! command -v npm > /dev/null || npm install --silent --no-audit --no-fund --prefix $(VENV)/typescript typescript@7 \
+	  || echo "TypeScript cannot be installed; the types of the page's modules are not checked" >&2
 	@touch $@
 
 # What only fuzzing needs, and what would make every other run of the tests slower to begin.
