@@ -1,4 +1,44 @@
+// Lineage: the family of a run as a tree, with the state that each of them has now.
+
+import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
+import { badge, empty, held, link, runAddress, time } from "../../parts.js";
+import { plural } from "../../words.js";
+import { mono } from "./rows.js";
 
 /** @param {import("./page.js").Context} ctx @returns {import("./page.js").Tab} */
-export const tab = (ctx) => ({ view: () => h("p", null, ctx.id) });
+export function tab(ctx) {
+  const tree = new Resource(() => ctx.part("lineage", { depth: 5, limit: 120 }), ctx.update);
+  void tree.load();
+
+  /** @param {any} node @param {any[]} children @param {any} [how] */
+  function item(node, children, how) {
+    const self = node.run_id === tree.data.run_id;
+    const more = (node.children_count ?? 0) - children.length;
+    const notes = [self ? "this run" : how?.link_type === "child_workflow" ? "child" : how ? "continued" : "", node.run_number > 1 ? `run ${node.run_number}` : "", more > 0 ? `${more} more below` : "", node.exists ? "" : "does not exist any more"];
+    return h("li", { key: node.run_id ?? node.workflow_id },
+      h("div", { class: "kin", "aria-current": self ? "true" : null },
+        badge(node.closed_reason === "continued" ? "continued" : node.status ?? "unknown"),
+        node.exists && !self ? link(`${runAddress(node.workflow_id, node.run_id)}?tab=lineage`, null, mono(node.workflow_id)) : mono(node.workflow_id),
+        mono(node.workflow_type, "second"), h("span", { class: "caption" }, notes.filter(Boolean).join(", ")), time(node.closed_at ?? node.started_at)),
+      children.length ? h("ul", null, children) : null);
+  }
+
+  /** @param {any} node @returns {any} */
+  const down = (node) => item(node, node.children.map(down), node.link);
+
+  /** Hang what is known below the parents of a run, up to the first of the family. @param {any[]} parents @param {any} run @param {any} below @returns {any} */
+  function up(parents, run, below) {
+    const [first, ...others] = parents.filter((parent) => parent.of_run_id === run.run_id);
+    return first ? up(parents, first, item(first, [...others.map((other) => item(other, [])), below])) : below;
+  }
+
+  return {
+    view: () => held(tree, ({ parents, run, runs, complete }) => [
+      h("ul", { class: "lineage", "aria-label": "family of the run" }, up(parents, run, down(run))),
+      runs === 1 ? empty("It has no parent, has started no child, and is its first run.") : null,
+      complete ? null : h("p", { class: "notice" }, `Only ${plural(runs, "run")} of the family are shown: open one of them to see its own.`)]),
+    moved: () => void tree.load(),
+    route: () => void tree.load(),
+  };
+}

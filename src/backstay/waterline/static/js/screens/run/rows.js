@@ -1,0 +1,79 @@
+// What the tabs of a run share: tables whose rows open, and lists in pages.
+
+import { Problem, Resource } from "../../api.js";
+import { h } from "../../dom.js";
+import { link } from "../../parts.js";
+import { changed } from "../../router.js";
+
+/** @typedef {[key: string, cells: any[], below?: any, look?: string | null]} Row what is below a row is shown under it */
+
+/** This page with some of its query changed. @param {any} app @param {Record<string, string | null>} changes */
+export const here = (app, changes) => `?${changed(app.route.query, changes)}`;
+
+/** @param {any} error */
+export const problemOf = (error) => (error instanceof Problem ? error : new Problem(0, "defect", String(error)));
+
+/** @param {any} label @param {() => void} click @param {any} [props] */
+export const button = (label, click, props) => h("button", { type: "button", ...props, on: { click } }, label);
+
+/** A state that is none of a run. @param {string} glyph @param {any} word @param {string} [tone] */
+export const sign = (glyph, word, tone = "") => h("span", { class: `state ${tone}` }, h("span", { class: "glyph", "aria-hidden": "true" }, glyph), word);
+
+/** An id, a type or another text from outside, which must not turn the order of what is around it. @param {any} text @param {string} [look] */
+export const mono = (text, look = "") => (text === null || text === undefined || text === "" ? null : h("bdi", { class: `mono ${look}` }, text));
+
+/** @param {string} label @param {any} text */
+export const pre = (label, text) => h("pre", { class: "payload", tabindex: "0", "aria-label": label }, text);
+
+/** A list of facts; those without a value are left out. @param {Record<string, any>} of */
+export const facts = (of) => h("dl", { class: "facts" }, Object.entries(of).map(([name, value]) => (value ? [h("dt", null, name), h("dd", null, value)] : [])).flat());
+
+/** A table. Its columns: `#:number,what,from:wide`, each a name and a class. @param {string} columns @param {Row[]} rows @param {string} [look] */
+export function table(columns, rows, look) {
+  const heads = columns.split(",").map((each) => each.split(":"));
+  return h("table", { class: look },
+    h("thead", null, h("tr", null, heads.map(([name, kind], at) => h(name ? "th" : "td", { scope: name ? "col" : null, class: kind, key: at }, name)))),
+    h("tbody", null, rows.flatMap(([key, cells, below, kind]) => [
+      h("tr", { key, class: kind }, cells.map((cell, at) => h("td", { class: heads[at]?.[1], key: at }, cell))),
+      below ? h("tr", { key: `${key} below`, class: "below", ref: seen }, h("td", { colspan: heads.length }, below)) : null])));
+}
+
+/** @param {Element} element */
+const seen = (element) => requestAnimationFrame(() => element.scrollIntoView({ block: "nearest" }));
+
+/** Whether a row is open: the address says so. @param {any} app @param {string} name @param {string} [of] */
+export const isOpen = (app, name, of = "open") => app.route.query.get(of) === name;
+
+/** A button in a row that opens and closes it. @param {any} app @param {string} name @param {any} label @param {string} [of] */
+export function opener(app, name, label, of = "open") {
+  const open = isOpen(app, name, of);
+  return button(label, () => app.query({ [of]: open ? null : name }), { class: "opener", "aria-expanded": String(open) });
+}
+
+/** Links to other pages of a list. @param {any} app @param {string} name @param {any} at @param {any} next */
+export const turn = (app, name, at, next) => (at || next) && h("nav", { class: "turn", "aria-label": "pages" },
+  at ? link(here(app, { [name]: null, event: null, open: null }), null, "← first page") : null,
+  next ? link(here(app, { [name]: String(next), event: null, open: null }), null, "next page →") : null);
+
+/**
+ * A part of the run in pages. The address says which is shown: so the page never grows, and Back goes back.
+ * @param {import("./page.js").Context} ctx @param {string} part which is also the name of its tab @param {number} size @param {string} [parameter]
+ */
+export function pages(ctx, part, size, parameter = "after") {
+  const { app } = ctx;
+  const place = () => app.route.query.get("after");
+  let at = place();
+  const list = new Resource(() => ctx.part(part, { page_size: size, [parameter]: at }), ctx.update);
+  void list.load();
+  return {
+    list,
+    moved: () => { if (app.route.query.get("tab") === part) void list.load(); },
+    route() {
+      if (at === place()) return void list.load();
+      at = place();
+      list.reset();
+    },
+    /** @param {any} next */
+    turn: (next) => turn(app, "after", at, next),
+  };
+}
