@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
 from .conftest import NewPage
 from .kit import Complaints, ServerProcess, WorkerProcess, axe, settled
@@ -25,16 +24,10 @@ def asked(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def answer(page: Page, **changes: Any) -> None:
+def answer(page: Page, world: World, **changes: Any) -> None:
     """Overviews say something else than they do, in these fields."""
-
-    def changed(route: Route) -> None:
-        found = route.fetch()
-        body = found.json() | changes
-        headers = {name: value for name, value in found.headers.items() if name not in {"content-length", "etag"}}
-        route.fulfill(status=200, headers=headers, body=json.dumps(body))
-
-    page.route("**/api/overview?*", changed)
+    body = world.get("/overview") | changes
+    page.route("**/api/overview?*", lambda route: route.fulfill(json=body))
 
 
 def test_a_stuck_run_is_found_from_the_overview(page: Page) -> None:
@@ -120,7 +113,7 @@ def test_an_empty_server_teaches_the_first_steps(lone: ServerProcess, new_page: 
     expect(panel(page, "Needs somebody")).to_contain_text("No live worker serves queue 'default'")
 
 
-def test_every_cause_has_its_list_and_its_proof(page: Page) -> None:
+def test_every_cause_has_its_list_and_its_proof(page: Page, world: World) -> None:
     stranded = {"status": "stranded", "open_runs": 7, "stranded": 2, "proven_at": "2026-01-01T00:00:00Z"}
     causes = [
         ("stranded", "/api/system/liveness", "/waterline/system", "2 runs"),
@@ -146,7 +139,7 @@ def test_every_cause_has_its_list_and_its_proof(page: Page) -> None:
         | {"action": {"verb": "repair", "label": "Run a repair pass"}, "task_queue": "a b"}
         for cause, link, _, _ in causes
     ]
-    answer(page, certificate=stranded, attention=items)
+    answer(page, world, certificate=stranded, attention=items)
     page.goto(HERE)
     expect(page.get_by_role("heading", level=1)).to_have_class("tone-red")
     expect(page.get_by_role("link", name="2 stranded")).to_have_attribute("href", "/waterline/system")
@@ -158,8 +151,8 @@ def test_every_cause_has_its_list_and_its_proof(page: Page) -> None:
     expect(page.get_by_label("what would be written")).to_contain_text("shipping-1")
 
 
-def test_a_server_that_is_not_the_engine_says_so_and_nothing_needs_you(page: Page) -> None:
-    answer(page, certificate=None, engine="elsewhere", attention=[], fleet=None)
+def test_a_server_that_is_not_the_engine_says_so_and_nothing_needs_you(page: Page, world: World) -> None:
+    answer(page, world, certificate=None, engine="elsewhere", attention=[], fleet=None)
     page.goto(HERE)
     expect(page.get_by_role("heading", level=1)).to_contain_text("not proven here")
     expect(page.get_by_text("This server is not the engine")).to_be_visible()
