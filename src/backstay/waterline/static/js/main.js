@@ -99,7 +99,7 @@ function arrive() {
     }, () => location.reload()); // the server has another release now, and no longer these files
     useKeys(() => screen?.keys?.() ?? {});
     scrollTo(0, 0);
-    if (!first) document.querySelector("main")?.focus();
+    if (!first) document.querySelector("main")?.focus({ preventScroll: true });
   }
   app.update();
 }
