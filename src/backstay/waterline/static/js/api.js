@@ -20,6 +20,8 @@ const KNOWN = 50;
 
 export const api = {
   namespace: "default",
+  /** The namespace of addresses that name none. */
+  home: "default",
   /** Called when a request finds nobody signed in. @type {() => void} */
   onSignedOut: () => {},
   /** Called when the server is reached or not. @type {(reached: boolean) => void} */

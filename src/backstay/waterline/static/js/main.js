@@ -4,7 +4,7 @@ import { api, Problem } from "./api.js";
 import { h, patch } from "./dom.js";
 import { common, useKeys } from "./keys.js";
 import { follow, listen } from "./live.js";
-import { announce, link, runAddress } from "./parts.js";
+import { announce, link, placed, runAddress } from "./parts.js";
 import { changed, parse } from "./router.js";
 import { isAbsolute, setAbsolute } from "./words.js";
 import { signIn } from "./screens/signin.js";
@@ -49,7 +49,7 @@ export const app = {
   },
   /** Go to an address of the page. @param {string} to @param {{replace?: boolean}} [how] */
   go(to, how) {
-    history[how?.replace ? "replaceState" : "pushState"](null, "", withNamespace(to));
+    history[how?.replace ? "replaceState" : "pushState"](null, "", placed(to));
     arrive();
   },
   /** Change the query of the address. @param {Record<string, string | string[] | null>} changes @param {{replace?: boolean}} [how] */
@@ -72,17 +72,10 @@ let namespaces = [];
 /** @type {Problem | null} */
 let stopped = null;
 
-/** @param {string} to */
-function withNamespace(to) {
-  const url = new URL(to, location.href);
-  if (api.namespace !== app.session?.default_namespace && !url.searchParams.has("ns")) url.searchParams.set("ns", api.namespace);
-  return url.pathname + url.search + url.hash;
-}
-
 /** The address has changed. */
 function arrive() {
   app.route = parse(location);
-  const wanted = app.route.query.get("ns") ?? app.session.namespace ?? app.session.default_namespace;
+  const wanted = app.route.query.get("ns") ?? api.home;
   const here = `${wanted} ${app.route.screen} ${app.route.id} ${app.route.run}`;
   api.namespace = wanted;
   if (here === place && screen) screen.route?.();
@@ -121,7 +114,7 @@ function bar() {
       link("/waterline/", { class: "brand", "aria-label": "Waterline, overview" }, h("span", { "aria-hidden": "true" }, "≋"), "Waterline"),
       environment.name ? h("span", { class: "environment mono", style: { color: environment.colour ?? "inherit" } }, environment.name) : null,
       h("nav", { "aria-label": "screens" }, ...PLACES.map(([name, label, to]) =>
-        link(withNamespace(to ?? ""), { "aria-current": app.route.screen === name || (name === "runs" && app.route.screen === "run") ? "page" : null }, label))),
+        link(to ?? "", { "aria-current": app.route.screen === name || (name === "runs" && app.route.screen === "run") ? "page" : null }, label))),
       h("span", { class: "grow" }),
       h("form", { role: "search", on: { submit: (/** @type {any} */ event) => { event.preventDefault(); find(event.target.elements.q.value.trim()); } } },
         h("input", { type: "search", name: "q", id: "find", "aria-label": "find a run", placeholder: "find a run  /", autocomplete: "off", spellcheck: "false" })),
@@ -170,6 +163,7 @@ async function signOut() {
 async function begin() {
   try {
     app.session = await api.get("/api/session");
+    api.home = app.session.namespace ?? app.session.default_namespace;
     stopped = null;
   } catch (error) {
     stopped = error instanceof Problem ? error : new Problem(0, "defect", String(error));

@@ -1,5 +1,6 @@
 // Small parts of views that every screen uses.
 
+import { api } from "./api.js";
 import { h } from "./dom.js";
 import { exact, isAbsolute, relative } from "./words.js";
 
@@ -86,7 +87,13 @@ export const empty = (sentence, command) =>
   h("p", { class: "empty" }, sentence, command ? [" ", h("code", null, command), " ", copy(command, "the command")] : null);
 
 /** A link within the page. @param {string} to @param {any} props @param {...any} children */
-export const link = (to, props, ...children) => h("a", { ...props, href: to }, ...children);
+export const link = (to, props, ...children) => h("a", { ...props, href: placed(to) }, ...children);
+
+/** An address with its namespace, so that it means the same in another tab. @param {string} to */
+export function placed(to) {
+  if (api.namespace === api.home || /[?&]ns=/.test(to)) return to;
+  return `${to}${to.includes("?") ? "&" : "?"}ns=${encodeURIComponent(api.namespace)}`;
+}
 
 /** The address of a run's page. @param {string} id @param {string | null} [run] */
 export const runAddress = (id, run) => `/waterline/runs/${encodeURIComponent(id)}${run ? `/${encodeURIComponent(run)}` : ""}`;
