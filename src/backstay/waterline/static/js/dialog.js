@@ -18,7 +18,7 @@ export function show(title, view, closed) {
   document.body.append(element);
   const before = document.activeElement;
   const close = () => element.close();
-  const render = () => patch(element, [h("h1", null, title), view({ close, update: render })].flat());
+  const render = () => patch(element, [h("h1", null, title), view({ close, update: render })].flat(4));
   element.addEventListener("close", () => {
     element.remove();
     if (open?.element === element) open = null;
