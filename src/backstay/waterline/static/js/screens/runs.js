@@ -3,11 +3,11 @@
 import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { empty, glyph, held, tone, trouble, words } from "../parts.js";
+import { empty, glyph, held, runAddress, tone, trouble, words } from "../parts.js";
 import { count, now, plural } from "../words.js";
 import { ACTIONS, ask, progress } from "./runs/bulk.js";
 import { cells, chooseColumns, chosen, fieldsFor, head, least } from "./runs/columns.js";
-import { asView, chips, command, fieldsOf, grouped, ofQuery, ofView, over, parse } from "./runs/filters.js";
+import { OTHERS, asView, chips, fieldsOf, grouped, ofQuery, ofView, over, parse } from "./runs/filters.js";
 import { searchBox } from "./runs/search.js";
 
 const PAGE = 50; // as many values as a filter of the server may have: rows are asked for again by their run ids
@@ -24,6 +24,7 @@ export function open(app) {
   const list = new Resource(async () => {
     const key = keyOf();
     const found = await page();
+    picked = new Set(found.flows.map((/** @type {any} */ row) => row.run_id).filter((/** @type {string} */ id) => picked.has(id)));
     return /** @type {Shown} */ ({ key, rows: found.flows, next: found.next_page_token, complete: found.complete, looked: found.looked_at, fresh: 0 });
   }, update);
   const counts = new Resource(async () => {
@@ -88,7 +89,7 @@ export function open(app) {
     const wish = grouped(next);
     /** @type {Record<string, any>} */
     const changes = { next_page_token: null, ...more };
-    for (const [name] of ofQuery(query(), null)) changes[name] = null;
+    for (const name of query().keys()) if (!OTHERS.includes(name)) changes[name] = null;
     if (Object.keys(under).some((name) => !wish[name])) Object.assign(changes, { view: null, bucket: view().bucket, sort: sort(), order: down() ? null : "asc" });
     for (const [name, values] of Object.entries(wish)) if (changes.view === null || values.join("\n") !== under[name]?.join("\n")) changes[name] = values;
     app.query(changes, {});
@@ -110,7 +111,7 @@ export function open(app) {
     const began = performance.now();
     /** @type {Shown | null} */
     const before = list.data;
-    if (before?.rows.length && before.key === key && !list.problem) {
+    if (before?.rows.length && before.key === key) {
       try {
         const [found] = await Promise.all([page(), counts.load()]);
         const rows = new Map(found.flows.map((/** @type {any} */ row) => [row.run_id, row]));
@@ -122,6 +123,7 @@ export function open(app) {
           if (fresh && !before.fresh) app.announce(plural(fresh, "new run"));
           list.data = { ...before, rows: before.rows.map((row) => rows.get(row.run_id) ?? row), fresh: query().get("next_page_token") ? 0 : fresh };
         }
+        list.problem = null;
       } catch (problem) {
         list.problem = /** @type {any} */ (problem);
       }
@@ -197,7 +199,7 @@ export function open(app) {
     const to = (/** @type {string} */ id) => `/api/saved-views/${encodeURIComponent(id)}`;
     confirm({
       title: `${what} view`, label: what, danger: what === "Delete", sentence: what === "Delete" ? `“${name}” is gone for everybody of the namespace.` : what === "Rename" ? `The view “${name}” gets another name.` : "What the list asks for, under a name, for everybody of the namespace. A view of the same name is replaced.",
-      fields: () => (what === "Delete" ? null : h("label", { class: "field" }, "Name", h("input", { maxlength: 191, autocomplete: "off", prop: { value: name }, on: { input: (/** @type {any} */ event) => { name = event.target.value; } } }))),
+      fields: () => (what === "Delete" ? null : h("label", { class: "field" }, "Name", h("input", { maxlength: 191, autocomplete: "off", prop: { value: name }, on: { input: (event) => { name = event.target.value; } } }))),
       act: () => (what === "Delete" ? api.delete(to(own.id)) : what === "Rename" ? api.put(to(own.id), { ...body, name }) : same() ? api.put(to(same().id), { ...contentOf(), name }) : api.post("/api/saved-views", { ...contentOf(), name })),
       done: (made) => void views.load().then(() => choose(what === "Delete" ? null : made.id)),
     });
@@ -211,11 +213,11 @@ export function open(app) {
     const options = views.data?.saved_views ?? [];
     const own = view()?.system === false;
     const menu = (/** @type {string} */ label, /** @type {string} */ first, /** @type {[string, string][]} */ entries, /** @type {(value: string) => void} */ take) =>
-      h("select", { "aria-label": label, on: { change: (/** @type {any} */ event) => { take(event.target.value); event.target.value = ""; } } }, h("option", { value: "" }, first), ...entries.map(([value, text]) => h("option", { value }, text)));
+      h("select", { "aria-label": label, on: { change: (event) => { take(event.target.value); event.target.value = ""; } } }, h("option", { value: "" }, first), ...entries.map(([value, text]) => h("option", { value }, text)));
     const since = (/** @type {string} */ value) => (Number(value) ? write([...pairs().filter(([name]) => name !== "started_after"), ["started_after", new Date(Math.floor(now() / 1000) * 1000 - Number(value) * 60_000).toISOString()]]) : box.begin(`${value}:`));
     return [
       h("header", { class: "tools" }, h("h1", null, "Runs"),
-        h("select", { "aria-label": "view", on: { change: (/** @type {any} */ event) => choose(event.target.value) } }, h("option", { value: "", prop: { selected: !view() } }, "All runs"), ...options.map((/** @type {any} */ one) => h("option", { value: one.id, prop: { selected: one === view() } }, one.name))),
+        h("select", { "aria-label": "view", on: { change: (event) => choose(event.target.value) } }, h("option", { value: "", prop: { selected: !view() } }, "All runs"), ...options.map((/** @type {any} */ one) => h("option", { value: one.id, prop: { selected: one === view() } }, one.name))),
         ...["Save", ...(own ? ["Rename", "Delete"] : [])].map((/** @type {any} */ what) => button(`${what} view`, () => keep(what), { class: "plain", disabled: !app.canWrite, title: app.readOnly })),
         h("span", { class: "grow" }), button("Columns", () => chooseColumns(app), { class: "plain" })),
       h("div", { class: "tools" }, box.view(),
@@ -226,7 +228,8 @@ export function open(app) {
   }
 
   function filters() {
-    const active = pairs().filter(([name]) => name !== "state");
+    const asked = pairs();
+    const active = asked.filter(([name]) => name !== "state");
     const states = fieldsOf(definition.data).find((field) => field.field === "state")?.options ?? [];
     const { groups = [], complete = true } = counts.data ?? {};
     return [
@@ -234,7 +237,7 @@ export function open(app) {
         ...chips(active, definition.data, (pair) => toggle(...pair)), ...chips(bucket() === "all" ? [] : [["bucket", bucket()]], null, () => write(pairs(), { bucket: null })), button("Clear", () => choose(null), { class: "plain" })) : null,
       h("div", { class: "states", key: "states", role: "group", "aria-label": "states" }, ...states.map((/** @type {any} */ { value }) => {
         const number = groups.find((/** @type {any} */ group) => group.value === value)?.count ?? 0;
-        return h("button", { type: "button", key: value, class: `chip${number ? "" : " none"}`, "aria-pressed": String(pairs().some(([name, one]) => name === "state" && one === value)), on: { click: () => toggle("state", value) } },
+        return h("button", { type: "button", key: value, class: `chip${number ? "" : " none"}`, "aria-pressed": String(asked.some(([name, one]) => name === "state" && one === value)), on: { click: () => toggle("state", value) } },
           h("span", { class: `state${number ? ` tone-${tone(value)}` : ""}` }, h("span", { class: "glyph", "aria-hidden": "true" }, glyph(value)), words(value)), h("span", { class: "number" }, count(number) + (complete || !number ? "" : "+")));
       })),
     ];
@@ -253,8 +256,8 @@ export function open(app) {
     const fresh = list.data?.key === key ? list.data.fresh : 0;
     const unbounded = every && Object.keys(matching() ?? {}).length === 0;
     return h("div", { class: "picks", role: "group", "aria-label": "selection" },
-      fresh ? button(`${fresh >= PAGE ? `${PAGE}+` : fresh} new`, () => void list.load(), { class: "fresh", key: "fresh" }) : null,
-      picked.size === 0 ? h("span", { class: "second", key: "total" }, counts.data ? all.text : " ") : [
+      picked.size === 0 ? h("span", { class: "second", key: "total" }, counts.data ? all.text : " ") : null, fresh ? button(`${fresh >= PAGE ? `${PAGE}+` : fresh} new`, () => void list.load(), { class: "fresh", key: "fresh" }) : null,
+      picked.size === 0 ? null : [
         h("span", { key: "picked" }, every ? `all ${all.text} that match` : plural(picked.size, "run")),
         every || all.number <= picked.size ? null : button(`all ${all.text} that match`, () => { every = true; update(); }, { class: "plain", key: "every" }),
         ...Object.entries(ACTIONS).map(([action, label]) => button(label, () => void act(action), { key: action, class: action === "cancel" || action === "terminate" ? "danger" : "", disabled: !app.canWrite || unbounded, title: app.readOnly ?? (unbounded ? "Every run of the namespace is too many: add a filter first." : undefined) })),
@@ -272,9 +275,9 @@ export function open(app) {
     const box_ = h("input", { type: "checkbox", "aria-label": "select all on this page", prop: { checked: all, indeterminate: !all && picked.size > 0 }, on: { click: () => { picked = new Set(all ? [] : data.rows.map((row) => row.run_id)); every = false; update(); } } });
     return [
       data.rows.length ? h("div", { class: "scroll", id: "runs", tabindex: "-1", key: "rows", "aria-busy": String(data.key !== key) }, h("table", { role: "table", "aria-label": "runs", style: { "--least": least(names) } }, ...head(names, sort(), down(), by, box_),
-        h("tbody", { role: "rowgroup" }, ...data.rows.map((row) => h("tr", { key: row.run_id, role: "row", class: picked.has(row.run_id) ? "picked" : null, on: { focusin: () => { cursor = row.run_id; } } },
-          h("td", { role: "cell", class: "pick" }, h("input", { type: "checkbox", "aria-label": `select ${row.workflow_id}`, prop: { checked: picked.has(row.run_id) }, on: { click: (/** @type {any} */ event) => pick(row.run_id, event.shiftKey) } })), ...cells(row, names))))))
-        : token ? null : pairs().length || bucket() !== "all" || view() ? empty("No run fits these filters. In a terminal:", command(pairs())) : empty("There is no run yet. Start one:", "dw start shop.py:order order-1"),
+        h("tbody", { role: "rowgroup" }, ...data.rows.map((row) => h("tr", { key: row.run_id, role: "row", class: `${picked.has(row.run_id) ? "picked" : ""}${row.run_id === cursor ? " at" : ""}`, on: { focusin: () => { cursor = row.run_id; update(); } } },
+          h("td", { role: "cell", class: "pick" }, h("input", { type: "checkbox", "aria-label": `select ${row.workflow_id}`, prop: { checked: picked.has(row.run_id) }, on: { click: (event) => pick(row.run_id, event.shiftKey) } })), ...cells(row, names))))))
+        : token ? null : pairs().length || bucket() !== "all" || view() ? empty("No run fits these filters. In a terminal, with options for each of them:", "dw list --why --state blocked") : empty("There is no run yet. Start one:", "dw start shop.py:order order-1"),
       h("div", { class: "tools", key: "pages" }, token ? button("Newest", () => app.query({ next_page_token: null }, {})) : null, data.next ? button("Older", () => { app.query({ next_page_token: data.next }, {}); scrollTo(0, 0); }) : null,
         data.complete || (data.next && data.rows.length) ? null : h("span", { class: "second" }, `Looked at ${plural(data.looked, "run")}; there are more that were not looked at.`)),
     ];
@@ -301,7 +304,7 @@ export function open(app) {
     },
     keys: () => ({
       j: ["next run", () => step(1)], k: ["previous run", () => step(-1)],
-      o: ["open the run", () => { const row = rows().find((one) => one.run_id === cursor); if (row) /** @type {HTMLElement | null} */ (document.activeElement)?.click(); }],
+      o: ["open the run", () => { const row = rows().find((one) => one.run_id === cursor); if (row) app.go(runAddress(row.workflow_id, row.is_current_run ? null : row.run_id)); }],
       x: ["select the run", () => { if (cursor) pick(cursor, false); }], X: ["select up to the run", () => { if (cursor) pick(cursor, true); }],
     }),
     close() {

@@ -12,7 +12,7 @@ const CAREFUL = 100;
 
 /** @param {string} label @param {any} state @param {string} name */
 const field = (label, state, name) =>
-  h("label", { class: "field", key: name }, label, h("input", { autocomplete: "off", maxlength: 500, prop: { value: state[name] }, on: { input: (/** @type {any} */ event) => { state[name] = event.target.value; } } }));
+  h("label", { class: "field", key: name }, label, h("input", { autocomplete: "off", maxlength: 500, prop: { value: state[name] }, on: { input: (event) => { state[name] = event.target.value; } } }));
 
 /** A table in a box of its own. @param {string} name @param {string[]} heads @param {any[]} rows */
 const table = (name, heads, rows) =>

@@ -7,7 +7,7 @@ import { exact } from "../../words.js";
 /** @typedef {[string, string][]} Pairs */
 
 /** Parameters of the address that are no filters. */
-const OTHERS = ["bucket", "view", "columns", "next_page_token", "bulk", "ns", "sort", "order"];
+export const OTHERS = ["bucket", "view", "columns", "next_page_token", "bulk", "ns", "sort", "order"];
 const SHORT = /** @type {Record<string, string>} */ ({ type: "workflow_type", id: "instance_id", key: "business_key", build: "compatibility", run: "run_id" });
 
 /** The fields of the server's definition, those that people ask for first in front. @param {any} definition @returns {any[]} */
@@ -74,13 +74,3 @@ export const chips = (pairs, definition, remove) =>
     return h("span", { class: "chip", key: `${name} ${value}` }, h("span", { class: "second" }, label), h("bdi", { class: "mono clip", title: text }, text),
       h("button", { type: "button", "aria-label": `remove ${label} ${text}`, on: { click: () => remove(pair) } }, "✕"));
   });
-
-const OPTIONS = /** @type {Record<string, string>} */ ({ q: "search", workflow_type: "type", instance_id: "id", business_key: "business-key", compatibility: "build", started_after: "since", started_before: "until" });
-
-/** The same in a terminal. @param {Pairs} pairs */
-export const command = (pairs) =>
-  ["dw list", ...pairs.map(([name, value]) => {
-    const [, kind, key] = /^(label|attribute)\[(.+)\]$/.exec(name) ?? [];
-    const text = kind ? `${key}=${value}` : value;
-    return `--${kind ?? OPTIONS[name] ?? name} ${/[^\w.:=-]/.test(text) ? `'${text.replaceAll("'", "'\\''")}'` : text}`;
-  }), "--why"].join(" ");

@@ -84,14 +84,14 @@ export function searchBox(app, definition, current, find) {
     app.update();
   }
 
-  const view = () => h("form", { class: "finder", role: "search", "aria-label": "runs", on: { submit: (/** @type {any} */ event) => { event.preventDefault(); submit(event.target.elements.box.value); } } },
+  const view = () => h("form", { class: "finder", role: "search", "aria-label": "runs", on: { submit: (event) => { event.preventDefault(); submit(event.target.elements.box.value); } } },
     h("input", {
       type: "search", id: "box", role: "combobox", autocomplete: "off", spellcheck: "false", maxlength: 400, "aria-label": "find runs", "aria-expanded": String(offers.length > 0), "aria-autocomplete": "list", "aria-controls": "offers",
       "aria-activedescendant": at >= 0 ? `offer-${at}` : null, placeholder: "id, type or key; or type:order state:blocked label.team:shop", prop: { value: typed ?? current() },
-      on: { input: (/** @type {any} */ event) => (event.target.value || !current() ? void input(event.target.value) : submit("")), focus: (/** @type {any} */ event) => { if (!event.target.value) void input(""); }, blur: () => { offers = []; turn += 1; app.update(); }, keydown: key },
+      on: { input: (event) => (event.target.value || !current() ? void input(event.target.value) : submit("")), focus: (event) => { if (!event.target.value) void input(""); }, blur: () => { offers = []; turn += 1; app.update(); }, keydown: key },
     }),
     h("ul", { id: "offers", role: "listbox", "aria-label": "suggestions", hidden: !offers.length }, ...offers.map((offer, index) =>
-      h("li", { id: `offer-${index}`, role: "option", "aria-selected": String(index === at), on: { pointerdown: (/** @type {any} */ event) => { event.preventDefault(); take(offer); } } },
+      h("li", { id: `offer-${index}`, role: "option", "aria-selected": String(index === at), on: { pointerdown: (event) => { event.preventDefault(); take(offer); } } },
         h("bdi", { class: "mono clip" }, offer.label), h("span", { class: "caption" }, offer.hint)))));
 
   /** Begin a filter: the field is written, its value is to be said. @param {string} text */
