@@ -67,7 +67,7 @@ export function chooseColumns(app) {
     };
     return [
       h("div", { class: "choices" }, ...Object.keys(COLUMNS).map((name) =>
-        h("label", null, h("input", { type: "checkbox", disabled: ALWAYS.includes(name), prop: { checked: names.includes(name) }, on: { change: () => toggle(name) } }), ` ${column(name)[0]}`))),
+        h("label", null, h("input", { type: "checkbox", disabled: ALWAYS.includes(name), prop: { checked: names.includes(name) }, on: { change: () => toggle(name) } }), column(name)[0]))),
       h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", on: { click: close } }, "Close")),
     ];
   });
