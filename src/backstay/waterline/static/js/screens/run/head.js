@@ -2,7 +2,7 @@
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { badge, copy, empty, link, runAddress, time, tone, trouble, words } from "../../parts.js";
+import { announce, badge, copy, empty, link, runAddress, time, tone, trouble, words } from "../../parts.js";
 import { bytes, count, exact, now, span } from "../../words.js";
 import { actions, capital } from "./actions.js";
 
@@ -15,6 +15,7 @@ export function head(ctx, reload) {
   const runs = new Resource(() => app.api.get(runPath(id, null, "runs")), ctx.update);
   const act = actions(ctx, reload);
   let chain = false;
+  let state = "";
   /** The run that was shown first: one that is continued meanwhile is said to be. @type {any} */
   let first = null;
 
@@ -38,7 +39,7 @@ export function head(ctx, reload) {
       ["labels", labels.length ? labels.map(([name, value]) => h("bdi", { class: "chip mono", key: name }, `${name}=${value}`)) : null],
       ["started", time(data.started_at)],
       [data.closed_at ? "took" : "open for", h("span", { class: "number", title: data.closed_at ? `closed ${exact(data.closed_at)}` : null }, span(ended - Date.parse(data.started_at)))],
-      ["queue", link(`/waterline/queues?queue=${encodeURIComponent(data.queue)}`, { class: "mono" }, data.queue)],
+      ["queue", link(`/waterline/queues/${encodeURIComponent(data.queue)}`, { class: "mono" }, data.queue)],
       ["build", data.build ? h("span", { class: "mono" }, data.build) : null],
       ["history", h("span", { class: "number" }, `${count(data.events)} events, ${bytes(data.bytes)}`)],
       ["run", [h("span", { class: "mono" }, data.run_id), copy(data.run_id, "the run id")]],
@@ -53,10 +54,10 @@ export function head(ctx, reload) {
     const colour = tone(data.attention ?? "") === "red" ? "danger" : ["cancelled", "terminated"].includes(data.state) ? "info" : data.tone;
     return h("section", { class: `why why-${colour}`, "aria-label": "why" },
       h("div", { class: "said" },
-        h("p", { class: "sentence", role: "status" }, h("bdi", null, data.sentence)),
+        h("p", { class: "sentence" }, h("bdi", null, data.sentence)),
         h("p", { class: "second" },
           data.chain?.length ? h("button", { type: "button", class: "text", "aria-expanded": String(chain), on: { click: () => { chain = !chain; ctx.update(); } } }, chain ? "Hide what led here" : "What led here?") : null, " ",
-          data.by_itself ? h("bdi", null, `By itself: ${data.by_itself}.`) : data.action && data.verb !== "continued" ? "It does not go on by itself." : null)),
+          data.by_itself ? h("bdi", null, `${capital(data.by_itself)}.`) : data.action && data.verb !== "continued" ? "It does not go on by itself." : null)),
       act.primary(data.action),
       chain ? h("ol", { class: "chain" }, ...data.chain.map((/** @type {any} */ event) => h("li", { key: event.sequence },
         h("button", { type: "button", class: "text mono", on: { click: () => ctx.openEvent(event.sequence) } }, `${event.sequence}`),
@@ -68,6 +69,8 @@ export function head(ctx, reload) {
       const { data } = ctx.summary;
       if (!data) return;
       first ??= ctx.run ? null : data;
+      if (state && state !== data.state) announce(`${id} is ${words(data.state)}`);
+      state = data.state;
       const known = runs.data?.runs.find((/** @type {any} */ one) => one.run_id === data.run_id);
       if (!alone(data) && known?.status !== data.status) void runs.load();
     },

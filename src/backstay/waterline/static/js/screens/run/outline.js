@@ -12,11 +12,7 @@
 
 export class Outline {
   constructor() {
-    this.version = 0;
-    this.forget();
-  }
-
-  forget() {
+    this.version = 0; // changes whenever something is added
     /** @type {string | null} */ this.run = null;
     this.origin = 0;
     this.through = 0;
@@ -35,7 +31,7 @@ export class Outline {
     for (;;) {
       const answer = await ask(this.through);
       if (this.run !== null && answer.run_id !== this.run) {
-        this.forget(); // another run has taken its place
+        Object.assign(this, new Outline(), { version: this.version }); // another run has taken its place
         continue;
       }
       this.add(answer);

@@ -28,7 +28,8 @@ const TABS = { timeline, history, activities, waits, messages, lineage, failures
 /** @param {any} app @returns {import("../../main.js").Screen} */
 export function open(app) {
   const { id, run } = app.route;
-  const part = (/** @type {string} */ name, /** @type {any} */ params) => app.api.get(runPath(id, run, name), params);
+  /** @type {Context["part"]} */
+  const part = (name, params) => app.api.get(runPath(id, run, name), params);
   /** @type {Context} */
   const ctx = {
     app, id, run, part, update: app.update,

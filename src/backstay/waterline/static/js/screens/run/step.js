@@ -4,7 +4,7 @@ import { h } from "../../dom.js";
 import { badge, copy, time, trouble, words } from "../../parts.js";
 import { count, exact, isAbsolute, plural, span } from "../../words.js";
 
-const LAST = 12; // of long lists
+const LAST = 8; // of long lists
 
 /** @param {import("./page.js").Context} ctx @param {number} sequence */
 const event = (ctx, sequence) => h("button", { type: "button", class: "text mono", title: "the event that says so", on: { click: () => ctx.openEvent(sequence) } }, `event ${sequence}`);
@@ -52,7 +52,7 @@ export function stepSide(ctx, outline, step, activity, problem) {
       step.group ? ["group", h("bdi", { class: "mono" }, step.group)] : null,
       progress ? ["progress", [meter(progress), " ", h("bdi", null, progressed(progress))]] : null,
       policy ? ["attempts", `${activity.attempt_count} of ${policy.max_attempts ?? "any number"}`] : null,
-      activity ? ["known elsewhere as", [h("span", { class: "mono" }, activity.idempotency_key), copy(activity.idempotency_key, "the idempotency key")]] : null,
+      activity ? ["idempotency key", [h("span", { class: "mono" }, activity.idempotency_key), copy(activity.idempotency_key, "the idempotency key")]] : null,
       activity?.message && !tries.some((/** @type {any} */ one) => one.message === activity.message) ? ["said", h("bdi", null, activity.message)] : null,
     ]),
     problem ? trouble(problem) : null,
@@ -62,7 +62,7 @@ export function stepSide(ctx, outline, step, activity, problem) {
 }
 
 /** States of steps that have no glyph of their own. */
-const STATE = /** @type {Record<string, string>} */ ({ backoff: "retrying", scheduled: "ready", open: "waiting", fired: "completed", satisfied: "completed", applied: "completed", recorded: "completed" });
+const STATE = /** @type {Record<string, string>} */ ({ backoff: "retrying", pending: "sleeping", scheduled: "ready", open: "waiting", fired: "completed", satisfied: "completed", applied: "completed", recorded: "completed" });
 
 /** When workflow code ran. @param {import("./page.js").Context} ctx @param {import("./outline.js").Outline} outline */
 export function codeSide(ctx, outline) {

@@ -22,7 +22,7 @@ export function tab(ctx) {
   const loaded = new Resource(() => outline.extend((after) => ctx.part("outline", { after: after || null })), ctx.update);
   const past = travel(ctx, () => outline.through);
   // What activities that run say of themselves: from the first of them on, and the selected one.
-  const running = new Resource(() => ctx.part("activities", { after: firstRunning() - 1, page_size: 100, payloads: "none" }), ctx.update);
+  const running = new Resource(async () => (firstRunning() ? ctx.part("activities", { after: firstRunning() - 1, page_size: 100, payloads: "none" }) : null), ctx.update);
   const chosen = new Resource(async () => {
     const step = stepOf(selected());
     return step?.kind === "activity" ? (await ctx.part("activities", { after: step.step - 1, page_size: 1, payloads: "none" })).activities[0] : null;
@@ -34,6 +34,7 @@ export function tab(ctx) {
   /** @type {any} */
   let view = { key: "", folds: [], axis: null, code: [], marks: [], now: 0 };
   let picked = 0;
+  let soon = 0;
   void refresh();
 
   async function refresh() {
@@ -67,17 +68,20 @@ export function tab(ctx) {
     app.query({ step: to === 0 ? "code" : to === 1 ? "messages" : String(stepOf(to)?.first) });
   }
 
-  /** Lay out what has changed since the last time: the folds with the outline, the rest with the clock. */
+  /** Lay out what has changed since the last time: facts with the outline, the rest with the clock. */
   function layOut() {
     const width = Math.max((rows?.width ?? 0) - names() - margin(), 120);
     const key = `${outline.run} ${outline.version} ${width}`;
-    if (view.key !== key) view = { key, folds: folded(outline.busy(), outline.last, Math.floor((width * (outline.closed ? 1 : 0.75)) / 2 / FOLD)) };
+    const fresh = view.key !== key;
+    if (fresh) view = { key, folds: folded(outline.busy(), outline.last, Math.floor((width * (outline.closed ? 1 : 0.75)) / 2 / FOLD)), open: outline.steps.filter((step) => step.ended === null && step.until !== null) };
     const present = now() - outline.origin;
-    const summary = ctx.summary.data;
-    const wake = summary?.until ? Date.parse(summary.until) - outline.origin : nextWake(outline, present);
+    const until = ctx.summary.data?.until;
+    const wakes = view.open.map((/** @type {import("./outline.js").Step} */ step) => step.started + (step.until ?? 0)).filter((/** @type {number} */ at) => at > present);
+    const wake = until ? Date.parse(until) - outline.origin : wakes.length ? Math.min(...wakes) : null;
     view.now = outline.closed ? outline.last : Math.max(present, outline.last);
     view.axis = axis({ folds: view.folds, last: outline.last, now: outline.closed ? null : view.now, wake, width, origin: outline.origin });
-    const { place } = view.axis;
+    if (!fresh) return;
+    const { place } = view.axis; // of facts, which stay where they are
     view.code = merged(outline.tasks.map((one) => ({ x0: place(one.leased), x1: Math.max(place(one.recorded), place(one.leased) + 2) })), 2);
     view.marks = merged(outline.marks.map((one) => ({ x0: place(one.at) - 4, x1: place(one.at) + 4, n: 1, title: `${one.type} ${one.name ?? ""}`.trim() })), 2, (into, from) => {
       into.n += from.n;
@@ -214,10 +218,11 @@ export function tab(ctx) {
 
   return {
     view: () => [past.slider(), h("div", { class: "timeline" }, held(loaded, chart), loaded.data ? aside() : null)],
-    moved: () => void refresh(),
+    // A long run that moves all the time is drawn anew once a second: laying it out takes a while.
+    moved: () => { soon ||= setTimeout(() => { soon = 0; void refresh(); }, outline.steps.length > 2000 ? 1000 : 0); },
     route: () => past.route(),
     keys: () => ({ j: ["the next row", () => select(selected() + 1)], k: ["the row before", () => select(selected() - 1)], o: ["open the event of the row", () => { const step = stepOf(selected()); if (step) ctx.openEvent(step.first); }] }),
-    close: () => rows?.close(),
+    close: () => { clearTimeout(soon); rows?.close(); },
   };
 }
 
@@ -226,10 +231,3 @@ const bar = (from, to, kind) => h("i", { class: kind, style: { translate: `${fro
 
 /** @param {import("./outline.js").Step} step */
 const title = (step) => (step.kind === "activity" && step.name ? step.name : `${words(step.kind)} ${step.name ?? ""}`.trim());
-
-/** When the next thing is due, as far as the steps say. @param {Outline} outline @param {number} present */
-function nextWake(outline, present) {
-  let first = Infinity;
-  for (const step of outline.steps) if (step.ended === null && step.until !== null && step.started + step.until > present) first = Math.min(first, step.started + step.until);
-  return first === Infinity ? null : first;
-}

@@ -12,7 +12,7 @@ export function travel(ctx, total) {
     const n = Number(app.route.query.get("at"));
     return Number.isInteger(n) && n > 0 ? n : null;
   };
-  const state = new Resource(() => ctx.part(`at/${at()}`, { payloads: "none" }), ctx.update);
+  const state = new Resource(async () => (at() ? ctx.part(`at/${at()}`, { payloads: "none" }) : null), ctx.update);
   let asked = at();
   if (asked) void state.load();
 
