@@ -1,0 +1,111 @@
+"""The frame around the screens: one stream for all tabs, a server that goes and comes back, namespaces, keys, clocks."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, Request, expect
+
+from .conftest import NewPage
+from .kit import Complaints, ServerProcess
+
+TABS = 10
+
+
+def test_ten_tabs_of_a_browser_share_one_stream(lone: ServerProcess, new_page: NewPage) -> None:
+    """A browser has six connections for a server, and a stream takes one of them for good."""
+    first = new_page(base_url=lone.url)
+    open_streams: set[Request] = set()
+    first.context.on("request", lambda request: open_streams.add(request) if "/api/live" in request.url else None)
+    first.context.on("requestfinished", lambda request: open_streams.discard(request))
+    first.context.on("requestfailed", lambda request: open_streams.discard(request))
+    tabs = [first, *(first.context.new_page() for _ in range(TABS - 1))]
+    for tab in tabs:
+        tab.goto("/waterline/runs")
+        expect(tab.get_by_role("heading", level=1)).to_be_visible()
+    lone.call(
+        "POST", "/workflows", {"workflow_type": "order", "workflow_id": "seen-everywhere", "task_queue": "nobody"}
+    )
+    for tab in tabs:
+        expect(
+            tab.get_by_role("link", name="seen-everywhere")
+            .or_(tab.get_by_role("button", name=re.compile("1 new")))
+            .first
+        ).to_be_visible()
+    assert len(open_streams) == 1
+    # The tab that reads for all of them is closed: another takes over.
+    tabs[0].close()
+    lone.call("POST", "/workflows", {"workflow_type": "order", "workflow_id": "seen-after", "task_queue": "nobody"})
+    for tab in tabs[1:]:
+        expect(
+            tab.get_by_role("link", name="seen-after").or_(tab.get_by_role("button", name=re.compile("[12] new"))).first
+        ).to_be_visible()
+
+
+def test_a_server_that_is_gone_leaves_what_is_shown_and_comes_back(
+    lone: ServerProcess, new_page: NewPage, complaints: Complaints
+) -> None:
+    complaints.allow(r"ERR_|Failed to load resource|503")
+    lone.call("POST", "/workflows", {"workflow_type": "order", "workflow_id": "before", "task_queue": "nobody"})
+    page = new_page(base_url=lone.url)
+    page.goto("/waterline/runs")
+    expect(page.get_by_role("link", name="before")).to_be_visible()
+    lone.kill()
+    expect(page.locator(".lost")).to_be_visible()
+    expect(page.get_by_role("link", name="before")).to_be_visible()
+    with lone.again() as back:
+        expect(page.locator(".lost")).to_have_count(0)
+        back.call("POST", "/workflows", {"workflow_type": "order", "workflow_id": "after", "task_queue": "nobody"})
+        found = page.get_by_role("link", name="after").or_(page.get_by_role("button", name=re.compile("1 new")))
+        expect(found.first).to_be_visible()
+
+
+def test_a_namespace_is_part_of_every_address(lone: ServerProcess, new_page: NewPage) -> None:
+    lone.call("POST", "/namespaces", {"name": "billing"})
+    page = new_page(base_url=lone.url)
+    page.goto("/waterline/")
+    page.get_by_label("namespace").select_option("billing")
+    expect(page).to_have_url(re.compile(r"ns=billing"))
+    page.get_by_role("navigation").get_by_role("link", name="Queues").click()
+    expect(page).to_have_url(re.compile(r"/waterline/queues\?ns=billing"))
+    address = page.get_by_role("navigation").get_by_role("link", name="Runs").get_attribute("href")
+    assert address == "/waterline/runs?ns=billing", "a link that is copied means the same"
+
+
+def test_times_are_the_servers_whatever_the_browser_thinks(lone: ServerProcess, new_page: NewPage) -> None:
+    lone.call("POST", "/workflows", {"workflow_type": "order", "workflow_id": "clocked", "task_queue": "nobody"})
+    page = new_page(base_url=lone.url)
+    page.clock.install(time="2001-01-01T00:00:00Z")
+    page.goto("/waterline/runs")
+    row = page.get_by_role("row").filter(has_text="clocked")
+    expect(row.locator("time").first).to_have_text(re.compile(r"^(now|\d+(\.\d)? s ago)$"))
+
+
+def test_letters_are_keys_where_nobody_types(page: Page) -> None:
+    page.goto("/waterline/")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    expect(page).to_have_url(re.compile("/waterline/runs$"))
+    page.keyboard.press("/")
+    field = page.get_by_label("find a run")
+    expect(field).to_be_focused()
+    page.keyboard.type("?order-1")
+    assert page.get_by_role("dialog").count() == 0
+    field.fill("order-1")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("/waterline/runs/order-1$"))
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_an_environment_has_a_name_and_a_colour(lone: ServerProcess, new_page: NewPage) -> None:
+    page = new_page(base_url=lone.url)
+    body = lone.get("/session") | {"environment": {"name": "production", "colour": "#b3261e"}}
+    page.route("**/api/session", lambda route: route.fulfill(json=body))
+    page.goto("/waterline/")
+    banner = page.locator(".environment")
+    expect(banner).to_have_text("production")
+    expect(banner).to_have_css("color", "rgb(179, 38, 30)")
