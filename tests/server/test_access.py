@@ -61,7 +61,7 @@ FOR_ADMINS = {
     ("PUT", "/api/namespaces/{namespace}"),
     ("DELETE", "/api/namespaces/{namespace}"),
 }
-OF_ADMINS = ("/api/tokens",)
+OF_ADMINS = ("/api/tokens", "/api/sessions")
 FOR_ALL = ("/api/cluster/info", "/api/session")
 FOR_ANYBODY = ("/api/health", "/api/ready", "/api/openapi.json", "/api/asyncapi.json")
 

@@ -175,6 +175,33 @@ async def until_answered(api: Api, token: str, status: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def test_administrators_see_who_is_signed_in_and_end_sessions() -> None:
+    async with serving() as api:
+        viewer = await made(api, "viewer")
+        first = cookie(await sign_in(api, viewer["token"])).value
+        answer = await sign_in(api, viewer["token"])
+        listed = (await api.control("GET", "/sessions")).json()["sessions"]
+        assert [session["token_id"] for session in listed] == [viewer["token_id"]] * 2
+        (newest,) = (session for session in listed if session["session_id"] == answer.json()["session_id"])
+        assert (newest["role"], newest["payloads"], newest["namespace"]) == ("viewer", True, None)
+        assert newest["expires_at"] > newest["created_at"]
+        assert (await ask(api, first, path="/api/sessions")).status_code == 403
+        would = await api.control("DELETE", f"/sessions/{newest['session_id']}?dry_run=1")
+        assert [entry["kind"] for entry in would.json()["would_write"]["registry"]] == ["browser_session"]
+        gone = await api.control("DELETE", f"/sessions/{newest['session_id']}")
+        assert gone.json()["outcome"] == "ended"
+        assert (await ask(api, cookie(answer).value)).json()["reason"] == "session_ended"
+        assert (await ask(api, first)).status_code == 200
+        again = await api.control("DELETE", f"/sessions/{newest['session_id']}")
+        assert (again.status_code, again.json()["reason"]) == (404, "session_not_found")
+        await api.control("POST", "/namespaces", {"name": "other"})
+        bound = await made(api, "admin", namespace="other")
+        headers = VERSION | {"Authorization": f"Bearer {bound['token']}", "X-Namespace": "other"}
+        assert (await api.http.get("/api/sessions", headers=headers)).json()["sessions"] == []
+        audit = (await api.control("GET", "/audit?command_type=session.end")).json()["entries"]
+        assert [entry["target_name"] for entry in audit] == [newest["session_id"]]
+
+
 async def test_a_session_ends_after_its_lifetime() -> None:
     async with serving(session_lifetime_seconds=3600) as api:
         secret = cookie(await sign_in(api)).value

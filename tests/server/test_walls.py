@@ -40,7 +40,7 @@ OWN = {
     # What is there, of one's own.
     *("GET " + path for path in ("/api/workflows", "/api/activities", "/api/flows/{bucket}", "/api/saved-views")),
     *("GET " + path for path in ("/api/schedules", "/api/workers", "/api/worker-sessions", "/api/namespaces")),
-    *("GET " + path for path in ("/api/tokens", "/api/search-attributes", "/api/task-queues")),
+    *("GET " + path for path in ("/api/tokens", "/api/sessions", "/api/search-attributes", "/api/task-queues")),
     *("GET " + path for path in ("/api/task-queues/{queue}", "/api/task-queues/{queue}/build-ids")),
     *("GET " + path for path in ("/api/task-queues/{queue}/tasks", "/api/overview", "/api/wakes")),
     *("GET /api/system/" + name for name in ("operator-metrics", "metrics", "health", "repair", "retention")),

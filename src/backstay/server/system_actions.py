@@ -26,6 +26,7 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("DELETE", "/api/tokens/{token_id}"): "token.revoke",
     ("POST", "/api/session"): "session.open",
     ("DELETE", "/api/session"): "session.end",
+    ("DELETE", "/api/sessions/{session_id}"): "session.end",
     ("POST", "/api/namespaces"): "namespace.create",
     ("PUT", "/api/namespaces/{namespace}"): "namespace.update",
     ("DELETE", "/api/namespaces/{namespace}"): "namespace.delete",

@@ -1,4 +1,7 @@
-"""`/api/session`: a browser signs in with a token, asks who it is, and signs out. See `browser.py`."""
+"""`/api/session`: a browser signs in with a token, asks who it is, and signs out. See `browser.py`.
+
+`/api/sessions`: administrators see who is signed in, and end sessions.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
-from backstay.server.auth import ANYBODY, EVERY, OF_ROLE, SETTING, SIGNED, Caller
-from backstay.server.browser import cross_site
+from backstay.server.auth import ADMIN, ANYBODY, EVERY, OF_ROLE, SETTING, SIGNED, Caller
+from backstay.server.browser import BrowserSession, cross_site
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse, ParsedRequest
 from backstay.server.router import Route
@@ -76,6 +80,44 @@ async def sign_out(server: Server, request: HttpRequest) -> HttpResponse:
     return HttpResponse({"session_id": session_id, "outcome": "signed_out"}, headers=_cookie(cookie))
 
 
+async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """The sessions of browsers, the newest first. An administrator of one namespace sees those bound to it."""
+    found = sorted(_visible(server, request), key=lambda session: session.created_at, reverse=True)
+    return {
+        "sessions": [
+            {
+                "session_id": session.id,
+                "token_id": session.token_id,
+                "role": session.role,
+                "namespace": session.namespace,
+                "payloads": session.payloads,
+                "address": session.address,
+                "created_at": iso(session.created_at),
+                "expires_at": iso(session.expires_at),
+            }
+            for session in found
+        ]
+    }
+
+
+async def end(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """End a session: whoever uses it has to sign in again."""
+    session_id = request.params["session_id"]
+    if all(session.id != session_id for session in _visible(server, request)):
+        raise HttpError(404, "session_not_found", f"there is no session {session_id!r}", session_id=session_id)
+    await server.browser_sessions.end(session_id)
+    return {"session_id": session_id, "outcome": "ended"}
+
+
+def _visible(server: Server, request: HttpRequest) -> list[BrowserSession]:
+    now, bound = server.now, request.bound
+    return [
+        session
+        for session in server.browser_sessions.kept.all()
+        if session.expires_at > now and bound in (None, session.namespace)
+    ]
+
+
 def _caller(server: Server, request: HttpRequest) -> Caller:
     signatures = server.signatures
     if signatures is not None and "x-signature" in request.headers and isinstance(request, ParsedRequest):
@@ -125,4 +167,6 @@ ROUTES = [
     Route("POST", "/api/session", sign_in, "sign_in", EVERY, body=SignInBody, max_body_bytes=MAX_BODY),
     Route("GET", "/api/session", who, "sign_in", EVERY),
     Route("DELETE", "/api/session", sign_out, "sign_in", EVERY, max_body_bytes=MAX_BODY),
+    Route("GET", "/api/sessions", listing, "control", ADMIN, any_namespace=True),
+    Route("DELETE", "/api/sessions/{session_id}", end, "control", ADMIN, any_namespace=True),
 ]
