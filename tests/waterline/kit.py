@@ -137,10 +137,12 @@ class WorkerProcess(_Process):
         url: str,
         *queues: str,
         token: str | None = None,
+        build: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         options = [option for queue in queues for option in ("--queue", queue)]
         options += [] if token is None else ["--token", token]
+        options += [] if build is None else ["--build", build]
         super().__init__(
             directory, "worker", str(file), "--server", url, "--drain", "0.1", *options, environment=environment
         )

@@ -1,0 +1,121 @@
+// What the screens of the house share: tables, figures, buttons that know who may press them, fields of forms.
+
+import { Problem, Resource } from "../../api.js";
+import { confirm, show } from "../../dialog.js";
+import { h } from "../../dom.js";
+import { empty, link, time, trouble } from "../../parts.js";
+import { count } from "../../words.js";
+
+/** @typedef {string | [string, (row: any) => any, string?] | null | false} Column "heading=field classes", or heading, what to show, classes */
+
+/** @param {any} app @param {string} path @param {() => any} [params] */
+export const get = (app, path, params) => new Resource(() => app.api.get(path, params?.()), app.update);
+
+/** The value of a field, as its classes want it. @param {any} row @param {string} name @param {string} kind */
+function value(row, name, kind) {
+  const found = name.split(".").reduce((part, one) => part?.[one], row);
+  return kind.includes("time") ? time(found) : typeof found === "number" && !kind.includes("mono") ? count(Math.round(found * 10) / 10) : (found ?? "–");
+}
+
+/** @param {string} text @returns {[string, string, string]} heading, field, classes */
+function parts(text) {
+  const [head = "", rest = ""] = text.split("=");
+  const [name = "", ...kind] = rest.split(" ");
+  return [head, name, kind.join(" ")];
+}
+
+/**
+ * A table, which scrolls by itself where it is too narrow; columns of class `wide` are left out on small screens. Without rows: the
+ * sentence `none`, and the command that helps. `key` is the field that tells rows apart.
+ * @param {string} label @param {Column[]} columns @param {any[]} rows @param {string} key @param {string} [none] @param {string} [command]
+ */
+export function table(label, columns, rows, key, none, command) {
+  if (!rows.length) return none ? empty(none, command) : null;
+  const shown = columns.filter((one) => typeof one === "string" || Array.isArray(one)).map((one) => {
+    if (typeof one !== "string") return one;
+    const [head, name, kind] = parts(one);
+    return /** @type {[string, (row: any) => any, string?]} */ ([head, (row) => value(row, name, kind), kind]);
+  });
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label, key: label }, h("table", null,
+    h("thead", null, h("tr", null, ...shown.map(([head, , kind]) => h("th", { scope: "col", class: kind }, head || h("span", { class: "unseen" }, "actions"))))),
+    h("tbody", null, ...rows.map((row) => h("tr", { key: row[key] }, ...shown.map(([, show, kind]) => h("td", { class: kind }, show(row))))))));
+}
+
+/** Figures in a row: "label=field tone", or label and value. The tone is for what is not zero. @param {any} data @param {(string | [string, any])[]} list */
+export const figures = (data, list) => h("dl", { class: "figures" }, ...list.map((one) => {
+  const [label, shown, tone] = typeof one === "string" ? parts(one) : [...one, ""];
+  const found = typeof one === "string" ? value(data, shown, "") : shown;
+  return h("div", null, h("dt", { class: "caption" }, label), h("dd", { class: `mono ${tone && found !== "0" ? `tone-${tone}` : ""}` }, found));
+}));
+
+/** @param {[string, any][]} list those without a value are left out */
+export const facts = (list) => h("dl", { class: "facts" }, ...list.filter(([, found]) => found).map(([name, found]) => [h("dt", null, name), h("dd", { class: "mono" }, found)]));
+
+/** A link to something with a name of somebody else's making. @param {string} to @param {string} name */
+export const named = (to, name) => link(to, { class: "mono long" }, name);
+
+/** Why somebody may not do what administrators do. @param {any} app @param {string} what */
+export const adminOnly = (app, what) => (app.isAdmin ? undefined : `Only an administrator may ${what}. You are signed in as ${app.session.role}.`);
+
+/** A button that changes something. `why`: why it cannot be pressed. @param {any} app @param {string} label @param {() => void} act @param {string} [why] @param {string} [kind] */
+export function press(app, label, act, why, kind) {
+  const reason = why ?? app.readOnly;
+  return h("button", { type: "button", class: kind, disabled: Boolean(reason), title: reason, on: { click: act } }, label);
+}
+
+/**
+ * Ask, show the dry run, and send one request. `seen`: the lines of a dry run, for routes that say it in words of their own.
+ * @param {any} app @param {string} method @param {string} path @param {() => any} body
+ * @param {{title: string, sentence: string, label: string, danger?: boolean, fields?: (update: () => void) => any, done: (answer: any) => void, seen?: (answer: any) => string[]}} ask
+ */
+export const asked = (app, method, path, body, ask) => () => {
+  /** @param {any} params */
+  const send = (params) => (method === "delete" ? app.api.delete(path, params) : app.api[method](path, body(), params));
+  return confirm({
+    ...ask,
+    preview: async () => {
+      const answer = await send({ dry_run: 1 });
+      return ask.seen && answer.accepted !== false ? { accepted: true, would_write: { "": ask.seen(answer).map((name) => ({ name })) } } : answer;
+    },
+    act: () => send({}),
+    done: (answer) => { app.announce(`${ask.label}: done`); ask.done(answer); },
+  });
+};
+
+/** Say something that has to be closed. @param {string} title @param {any} content @param {string} [label] */
+export const tell = (title, content, label) => show(title, ({ close }) => [content, h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", on: { click: close } }, label ?? "Close"))]);
+
+/** Do it at once; a refusal is shown. @param {any} app @param {string} said @param {() => Promise<any>} act */
+export async function attempt(app, said, act) {
+  try {
+    await act();
+    app.announce(said);
+  } catch (error) {
+    tell("It was refused", trouble(error instanceof Problem ? error : new Problem(0, "defect", String(error))));
+  }
+}
+
+/**
+ * A labelled field of a form whose values are in `values`. `options` make it a list to choose from.
+ * @param {any} values @param {string} name @param {string} label @param {() => void} changed
+ * @param {{hint?: string, tag?: string, options?: string[][], wrong?: string, [prop: string]: any}} [how]
+ */
+export function field(values, name, label, changed, { hint, tag, options, wrong, ...props } = {}) {
+  const tick = props["type"] === "checkbox";
+  const note = wrong ?? hint;
+  return h("div", { class: `field ${tick ? "tick" : ""}`, key: name }, h("label", { for: name }, label),
+    h(options ? "select" : (tag ?? "input"), {
+      id: name, name, autocomplete: "off", spellcheck: "false", "aria-describedby": note ? `${name}-note` : null, "aria-invalid": wrong ? "true" : null, ...props,
+      prop: options ? {} : tick ? { checked: values[name] } : { value: values[name] },
+      on: { input: (/** @type {any} */ event) => { values[name] = tick ? event.target.checked : event.target.value; changed(); } },
+    }, ...(options ?? []).map(([id, text]) => h("option", { value: id, prop: { selected: values[name] === id } }, text))),
+    note ? h("span", { class: wrong ? "wrong" : "caption", id: `${name}-note` }, note) : null);
+}
+
+/** The way to the first and the next page of a list; the page is part of the address. @param {any} app @param {string | null} next */
+export function pages(app, next) {
+  const at = app.route.query.get("page");
+  /** @param {string} label @param {string | null} page @param {boolean} off */
+  const to = (label, page, off) => h("button", { type: "button", disabled: off, on: { click: () => app.query({ page }, { replace: false }) } }, label);
+  return at || next ? h("div", { class: "actions" }, to("First page", null, !at), to("Next page", next, !next)) : null;
+}
