@@ -143,12 +143,9 @@ function nowhere() {
 /** Go to the run with this id, else to the list that looks for it. @param {string} text */
 async function find(text) {
   if (!text) return;
-  try {
-    await api.get(`/api/workflows/${encodeURIComponent(text)}/summary`);
-    app.go(runAddress(text));
-  } catch {
-    app.go(`/waterline/runs?q=${encodeURIComponent(text)}`);
-  }
+  /** @type {any} */
+  const found = await api.get("/api/flows/all", { instance_id: text, page_size: 1, definition: 0, fields: "run_id" }).catch(() => null);
+  app.go(found?.flows?.length ? runAddress(text) : `/waterline/runs?q=${encodeURIComponent(text)}`);
 }
 
 async function signOut() {
