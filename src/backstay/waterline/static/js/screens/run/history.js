@@ -53,6 +53,10 @@ export function tab(ctx) {
     for (let round = 1; ; round += 1) {
       const filter = { kind: q("kind"), step: q("step"), text: q("text"), order: q("order"), payloads: "none" };
       const found = await ctx.part("history", { ...filter, [down ? "to" : "from"]: at, page_size: SIZE - rows(events).length });
+      if (!down && at && at > found.last_sequence) {
+        start = at = null; // beyond its end: all of it is before
+        continue;
+      }
       events.push(...found.events);
       at = down ? Math.min(at ?? Infinity, found.last_sequence) - found.looked_at : (at ?? 1) + found.looked_at;
       if (found.complete || round === 20 || rows(events).length >= SIZE) return { events, last: found.last_sequence, next: found.complete ? null : at };

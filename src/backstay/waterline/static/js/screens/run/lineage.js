@@ -15,7 +15,7 @@ export function tab(ctx) {
   function item(node, children, how) {
     const self = node.run_id === tree.data.run_id;
     const more = (node.children_count ?? 0) - children.length;
-    const notes = [self ? "this run" : how?.link_type === "child_workflow" ? "child" : how ? "continued" : "", node.run_number > 1 ? `run ${node.run_number}` : "", more > 0 ? `${more} more below` : "", node.exists ? "" : "does not exist any more"];
+    const notes = [self ? "this run" : how?.link_type === "child_workflow" ? `child, ${how.parent_close_policy} when its parent closes` : how ? "continued" : "", node.run_number > 1 ? `run ${node.run_number}` : "", more > 0 ? `${more} more below` : "", node.exists ? "" : "does not exist any more"];
     return h("li", { key: node.run_id ?? node.workflow_id },
       h("div", { class: "kin", "aria-current": self ? "true" : null },
         badge(node.closed_reason === "continued" ? "continued" : node.status ?? "unknown"),

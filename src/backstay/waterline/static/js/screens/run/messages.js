@@ -91,11 +91,11 @@ export function tab(ctx) {
     const [glyph, tone] = SIGNS[state] ?? ["○"];
     const rest = link(`?tab=history&text=${encodeURIComponent(id ?? "")}`, null, "its events");
     return [name, [message.command_sequence, opener(app, name, [words(message.type), mono(message.name)]), sign(glyph, words(state), tone), time(message.recorded_at),
-      [message.source, who.caller_label, who.token_id ?? who.program, who.address ?? who.host].filter(Boolean).join(" · ")],
+      [message.source, who.caller, who.token_id ?? who.program, who.address ?? who.host].filter(Boolean).join(" · ")],
       isOpen(app, name) && [facts({ outcome: words(told?.outcome ?? message.outcome), "refused because": message.rejection_reason && words(message.rejection_reason),
-        wrong: Object.entries(message.validation_errors).map(([field, said]) => `${field}: ${said}`).join("; "), "failed with": told?.failure_message, from: message.source, caller: who.caller_label, token: mono(who.token_id), session: mono(who.session_id),
-        address: mono(who.address), host: mono(who.host), program: mono(who.program), route: mono(who.route), credential: who.auth_outcome && words(who.auth_outcome), command: mono(id), request: mono(message.request_id), "says who": rest }),
-        payload(message.payload, "payload", app, rest), update ? payload(update.result, "result", app, rest) : null]];
+        wrong: Object.entries(message.validation_errors).map(([field, said]) => `${field}: ${said}`).join("; "), "failed with": told?.failure_message, from: message.source, caller: who.caller, token: mono(who.token_id), session: mono(who.session_id),
+        address: mono(who.address), host: mono(who.host), program: mono(who.program), route: mono(who.route), credential: who.auth_outcome && words(who.auth_outcome), command: mono(id), update: mono(update?.update_id), request: mono(message.request_id), "says who": rest }),
+        Object.keys(message.context).length ? pre("context", pretty(JSON.stringify(message.context))) : null, payload(message.payload, "payload", app, rest), update ? payload(update.result, "result", app, rest) : null]];
   };
 
   return {
