@@ -235,10 +235,10 @@ export function open(app) {
     return [
       active.length || bucket() !== "all" ? h("div", { class: "chips", key: "active", role: "group", "aria-label": "filters" },
         ...chips(active, definition.data, (pair) => toggle(...pair)), ...chips(bucket() === "all" ? [] : [["bucket", bucket()]], null, () => write(pairs(), { bucket: null })), button("Clear", () => choose(null), { class: "plain" })) : null,
-      h("div", { class: "states", key: "states", role: "group", "aria-label": "states" }, ...states.map((/** @type {any} */ { value }) => {
+      h("div", { class: "states", key: "states", role: "group", "aria-label": "states" }, ...states.map((/** @type {any} */ { value, label }) => {
         const number = groups.find((/** @type {any} */ group) => group.value === value)?.count ?? 0;
         return h("button", { type: "button", key: value, class: `chip${number ? "" : " none"}`, "aria-pressed": String(asked.some(([name, one]) => name === "state" && one === value)), on: { click: () => toggle("state", value) } },
-          h("span", { class: `state${number ? ` tone-${tone(value)}` : ""}` }, h("span", { class: "glyph", "aria-hidden": "true" }, glyph(value)), words(value)), h("span", { class: "number" }, count(number) + (complete || !number ? "" : "+")));
+          h("span", { class: `state${number ? ` tone-${tone(value)}` : ""}` }, h("span", { class: "glyph", "aria-hidden": "true" }, glyph(value)), label), h("span", { class: "number" }, count(number) + (complete || !number ? "" : "+")));
       })),
     ];
   }
