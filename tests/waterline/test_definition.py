@@ -28,4 +28,4 @@ def test_filters_follow_the_definition(page: Page, world: World) -> None:
     expect(states).to_have_count(1)
     expect(states).to_contain_text("held back")
     page.goto("/waterline/runs?workflow_type=shop.order")
-    expect(page.get_by_role("group", name="filters")).to_contain_text("Kind of order")
+    expect(page.get_by_role("group", name="filters")).to_contain_text("kind of order")
