@@ -31,11 +31,12 @@ export const facts = (of) => h("dl", { class: "facts" }, Object.entries(of).map(
 /** A table. Its columns: `#:number,what,from:wide`, each a name and a class. @param {string} columns @param {Row[]} rows @param {string} [look] */
 export function table(columns, rows, look) {
   const heads = columns.split(",").map((each) => each.split(":"));
+  const span = matchMedia("(max-width: 800px)").matches ? heads.filter(([, kind]) => !kind?.includes("wide")).length : heads.length;
   return h("table", { class: look },
     h("thead", null, h("tr", null, heads.map(([name, kind], at) => h(name ? "th" : "td", { scope: name ? "col" : null, class: kind, key: at }, name)))),
     h("tbody", null, rows.flatMap(([key, cells, below, kind]) => [
       h("tr", { key, class: kind }, cells.map((cell, at) => h("td", { class: heads[at]?.[1], key: at }, cell))),
-      below ? h("tr", { key: `${key} below`, class: "below", ref: seen }, h("td", { colspan: heads.length }, below)) : null])));
+      below ? h("tr", { key: `${key} below`, class: "below", ref: seen }, h("td", { colspan: span }, below)) : null])));
 }
 
 /** @param {Element} element */
