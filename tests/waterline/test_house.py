@@ -110,6 +110,7 @@ def test_a_schedule_is_changed_backfilled_and_deleted(
     expect(page.get_by_text("once more").first).to_be_visible()
     now = served.get("/schedules/night")
     assert (now["spec"]["intervals"], now["action"]["input"]) == ([{"every": "PT6H"}], [str(code.INEXACT)])
+    assert now["action"]["priority"] == 2, "what the form does not show stays"
     press(page, "Edit")
     page.get_by_label("Arguments").fill(f"[{code.LARGEST}]")
     press(page, "Save")
@@ -176,7 +177,11 @@ def test_a_build_is_drained_and_resumed(served: ServerProcess, new_page: NewPage
 def test_a_queue_without_a_worker_says_who_waits_and_what_to_start(page: Page) -> None:
     page.goto("/waterline/queues")
     expect(page.get_by_role("row", name="nowhere").get_by_text("no worker")).to_be_visible()
-    page.get_by_role("link", name="nowhere").click()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name="nowhere")).to_be_focused()
+    page.keyboard.press("o")
     expect(page.get_by_text("and no live worker serves this queue")).to_be_visible()
     expect(page.get_by_text("--queue nowhere").first).to_be_visible()
     page.get_by_role("region", name="tasks that wait").get_by_role("link", name="stranded-1").click()
@@ -206,6 +211,13 @@ def test_liveness_is_proven_passes_are_rehearsed_and_the_audit_knows(served: Ser
     expect(page.get_by_role("region", name="audit").get_by_role("row")).to_have_count(2)
     expect(page.get_by_role("region", name="audit").get_by_role("link", name="r-1")).to_be_visible()
     assert "workflow_id=r-1" in page.url
+
+
+def test_a_server_that_is_ill_still_says_why(page: Page, complaints: Complaints) -> None:
+    complaints.allow("503")
+    page.route("**/api/system/health", lambda route: route.fulfill(response=route.fetch(), status=503))
+    page.goto("/waterline/system")
+    expect(page.get_by_role("region", name="findings", exact=True).get_by_text("1 run is blocked")).to_be_visible()
 
 
 def test_an_administrator_makes_a_token_for_a_viewer_and_takes_it_back(
@@ -276,6 +288,21 @@ def test_who_signs_in_comes_back_to_the_same_address_and_can_leave(
     assert page.url.endswith("/waterline/system?section=server")
     press(page, "Sign out")
     expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_nothing_moves_while_others_work(served: ServerProcess, new_page: NewPage) -> None:
+    page = new_page(base_url=served.url)
+    for path in ("/waterline/queues/default", "/waterline/schedules", "/waterline/system"):
+        settled(page, path)
+        page.evaluate(
+            "() => { window.shifted = 0; new PerformanceObserver((list) => { for (const one of list.getEntries())"
+            " window.shifted += one.value; }).observe({ type: 'layout-shift' }); }"
+        )
+        with page.expect_response(lambda answer: "/api/" in answer.url and "/api/live" not in answer.url):
+            start = {"workflow_type": "welcome", "input": ["Ada"], "task_queue": "default"}
+            assert served.call("POST", "/workflows", start).status_code == 201
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        assert page.evaluate("window.shifted") <= 0.02, path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -243,6 +243,11 @@ def listed(schedule: Schedule, namespace: str) -> dict[str, Any]:
         "action": {
             "workflow_type": action.workflow_type,
             "task_queue": action.routing.queue,
+            "connection": action.routing.connection,
+            "build_id": action.routing.compatibility,
+            "priority": action.routing.priority,
+            "fairness_key": action.routing.fairness_key,
+            "fairness_weight": action.routing.fairness_weight,
             "input": decoded(action.arguments),
             "input_envelope": envelope(action.arguments),
             "payload_codec": CODEC,

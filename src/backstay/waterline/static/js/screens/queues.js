@@ -3,7 +3,7 @@
 import { h } from "../dom.js";
 import { badge, copy, held, link, panel, runAddress, words } from "../parts.js";
 import { count, plural, span } from "../words.js";
-import { adminOnly, asked, get, named, pages, press, table } from "./house/kit.js";
+import { adminOnly, asked, get, named, pages, press, table, tableKeys } from "./house/kit.js";
 
 /** @param {any} app @returns {import("../main.js").Screen} */
 export function open(app) {
@@ -21,7 +21,8 @@ export function open(app) {
   return {
     title: () => (name === null ? "Queues" : `Queue ${name}`),
     topics: () => ["queues"],
-    moved: load,
+    keys: tableKeys,
+    moved: (news) => { if (news.kind === "reload") return load(); void queue.load(); if (name !== null) void waiting.load(); },
     route: () => { if (name !== null) waiting.reset(); },
     close: () => clearInterval(timer),
     view: () => [

@@ -4,7 +4,7 @@ import { Resource } from "../api.js";
 import { h } from "../dom.js";
 import { badge, copy, held, link, panel, runAddress, time, words } from "../parts.js";
 import { count, now, plural } from "../words.js";
-import { asked, attempt, facts, field, figures, get, named, pages, press, table } from "./house/kit.js";
+import { asked, attempt, facts, field, figures, get, named, pages, press, table, tableKeys } from "./house/kit.js";
 import { firing, form } from "./house/schedule_form.js";
 
 const LATE = 60_000; // an engine that runs fires within milliseconds
@@ -38,6 +38,7 @@ function list(app) {
   return {
     title: () => (made ? "New schedule" : "Schedules"),
     topics: () => ["overview"],
+    keys: tableKeys,
     moved: () => void schedules.load(),
     route,
     view: () => made?.() ?? [
@@ -62,11 +63,17 @@ function list(app) {
 function detail(app, id) {
   const path = `/api/schedules/${encodeURIComponent(id)}`;
   const history = get(app, `${path}/history`, () => ({ limit: 200, after_sequence: app.route.query.get("page") }));
+  let known = "";
+  /** @type {any[]} */
+  let fires = [];
   const schedule = new Resource(async () => {
     const found = await app.api.get(path);
     const { spec, jitter_seconds, next_action_times: times } = found;
+    const next = JSON.stringify([spec, jitter_seconds, times]);
     // Only who may change things may ask for a preview; others get the times without notes.
-    return { ...found, fires: app.canWrite && times.length ? (await app.api.post("/api/schedules/preview", { spec, jitter_seconds, schedule_id: id })).fires : times.map((/** @type {string} */ at) => ({ fire_at: at })) };
+    if (next !== known) fires = app.canWrite && times.length ? (await app.api.post("/api/schedules/preview", { spec, jitter_seconds, schedule_id: id })).fires : times.map((/** @type {string} */ at) => ({ fire_at: at }));
+    known = next;
+    return { ...found, fires };
   }, app.update);
   /** @type {ReturnType<typeof form> | null} */
   let edited = null;
@@ -82,6 +89,7 @@ function detail(app, id) {
   return {
     title: () => `Schedule ${id}`,
     topics: () => ["overview"],
+    keys: tableKeys,
     moved: load,
     route: () => { settle(); void history.load(); },
     view: () => edited?.() ?? [h("p", { class: "caption" }, link("/waterline/schedules", null, "Schedules")), ...held(schedule, (data) => {

@@ -1,10 +1,11 @@
 // System: whether it is healthy, what it does by itself, who may use it, and who did what.
 
+import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
 import { copy, held, link, panel, runAddress, time, words } from "../parts.js";
 import { bytes, count, plural, span } from "../words.js";
-import { adminOnly, asked, attempt, facts, field, figures, get, named, pages, press, table, tell } from "./house/kit.js";
+import { adminOnly, asked, attempt, facts, field, figures, get, named, pages, press, table, tableKeys, tell } from "./house/kit.js";
 
 const FILTERS = ["command_type", "workflow_id", "status", "source", "caller", "token_id"];
 const CHOICES = /** @type {Record<string, string[]>} */ ({ status: ["", "accepted", "rejected"], source: ["", "http", "python", "dw", "webhook", "workflow", "schedule"] });
@@ -14,28 +15,32 @@ const TONES = /** @type {Record<string, [string, string]>} */ ({ error: ["red", 
 export function open(app) {
   const query = (/** @type {string} */ name) => app.route.query.get(name);
   const section = () => query("section") ?? "health";
-  /** @type {Record<string, import("../api.js").Resource>} */
-  const all = Object.fromEntries(["system/liveness", "system/health", "system/projections", "system/repair", "system/retention", "system/activity-timeouts", "cluster/info", "namespaces", "tokens", "sessions"].map((path) => [path, get(app, `/api/${path}`)]));
+  /** @type {Record<string, Resource>} */
+  const all = Object.fromEntries(["system/liveness", "system/projections", "system/repair", "system/retention", "system/activity-timeouts", "cluster/info", "namespaces", "tokens", "sessions"].map((path) => [path, get(app, `/api/${path}`)]));
   const filters = () => Object.fromEntries(FILTERS.map((name) => [name, query(name)]));
+  // A server that is ill says so with status 503, and why in the same words.
+  all["system/health"] = new Resource(() => app.api.get("/api/system/health").catch((/** @type {any} */ error) => { if (error.body?.findings) return error.body; throw error; }), app.update);
   all["audit"] = get(app, "/api/audit", () => ({ page_size: 50, next_page_token: query("page"), ...filters() }));
   /** @type {Record<string, [string[], () => any]>} what each part asks for, and how it looks */
   const views = {
     health: [["system/liveness", "system/health"], () => health(app, all)],
-    maintenance: [["system/repair", "system/retention", "system/activity-timeouts", "system/projections"], () => maintenance(app, all, again)],
-    server: [["cluster/info", "system/health", "namespaces"], () => server(app, all, again)],
-    access: [app.isAdmin ? ["tokens", "sessions"] : [], () => access(app, all, again)],
+    maintenance: [["system/repair", "system/retention", "system/activity-timeouts", "system/projections"], () => maintenance(app, all, load)],
+    server: [["cluster/info", "system/health", "namespaces"], () => server(app, all, load)],
+    access: [app.isAdmin ? ["tokens", "sessions"] : [], () => access(app, all, load)],
     audit: [["audit"], () => audit(app, all, filters())],
   };
   const shown = () => views[section()] ?? /** @type {[string[], () => any]} */ (views["health"]);
-  /** @param {number} age of what is loaded again, at least */
-  const load = (age = 0) => { for (const name of shown()[0]) { const one = all[name]; if (one && (!one.loadedAt || performance.now() - one.loadedAt >= age)) void one.load(); } };
-  const again = () => load();
-  again();
+  const load = () => { for (const name of shown()[0]) void all[name]?.load(); };
+  load();
+  let timer = 0;
   return {
     title: () => `System, ${section()}`,
     topics: () => ["system"],
-    moved: (news) => load(news.kind === "reload" ? 0 : 2000), // health costs more than other answers
-    route: again,
+    // Health costs more than other answers: it follows what moves at a distance. The audit stands still until it is asked.
+    moved: () => { if (section() !== "audit") timer ||= setTimeout(() => { timer = 0; load(); }, 1000); },
+    close: () => clearTimeout(timer),
+    keys: tableKeys,
+    route: load,
     view: () => [h("h1", null, "System"), h("nav", { class: "tabs", "aria-label": "parts of the system" }, ...Object.keys(views).map((name) =>
       link(`/waterline/system?section=${name}`, { "aria-current": section() === name ? "page" : null }, name.replace(/^./, (first) => first.toUpperCase())))), ...shown()[1]()],
   };
@@ -140,7 +145,7 @@ function access(app, all, load) {
 
 /** @param {any} app @param {any} all @param {any} values */
 function audit(app, all, values) {
-  return [panel("Who did what", null,
+  return [panel("Who did what", h("button", { type: "button", on: { click: () => { app.query({ page: null }); void all["audit"].load(); } } }, "Newest"),
     h("form", { class: "filters", "aria-label": "filters", on: { submit: (/** @type {Event} */ event) => event.preventDefault() } }, ...FILTERS.map((name) => {
       const now = { [name]: values[name] ?? "" };
       return field(now, name, words(name), () => app.query({ [name]: now[name] || null, page: null }), { options: CHOICES[name]?.map((one) => [one, one || "any"]), class: "mono" });

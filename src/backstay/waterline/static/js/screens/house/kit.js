@@ -119,3 +119,14 @@ export function pages(app, next) {
   const to = (label, page, off) => h("button", { type: "button", disabled: off, on: { click: () => app.query({ page }, { replace: false }) } }, label);
   return at || next ? h("div", { class: "actions" }, to("First page", null, !at), to("Next page", next, !next)) : null;
 }
+
+/** Keys that go through the links of the tables. @returns {import("../../keys.js").Keys} */
+export function tableKeys() {
+  /** @param {number} step */
+  const move = (step) => () => {
+    const all = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("main tbody a")]);
+    const at = all.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    all[Math.min(Math.max(at + step, 0), all.length - 1)]?.focus();
+  };
+  return { j: ["next link of a table", move(1)], k: ["the one before", move(-1)], o: ["open it", () => document.activeElement?.closest("a")?.click()] };
+}
