@@ -347,6 +347,19 @@ async def test_a_schedule_starts_the_promoted_build() -> None:
         assert (await api.describe(fired["workflow_id"]))["compatibility"] == "b2"
 
 
+async def test_an_action_that_is_shown_can_be_sent_back() -> None:
+    async with serving() as api:
+        routing = {"connection": "c", "build_id": "b1", "priority": 2, "fairness_key": "k", "fairness_weight": 7}
+        await made(api, action={**ACTION, **routing})
+        before = (await shown(api))["action"]
+        assert {name: before[name] for name in routing} == routing
+        answer = await api.control(
+            "PUT", "/schedules/hourly", {"action": {**before, "input": before["input_envelope"]}}
+        )
+        assert answer.status_code == 200, answer.text
+        assert (await shown(api))["action"] == before
+
+
 async def test_a_namespace_with_schedules_is_not_deleted() -> None:
     async with serving() as api:
         await api.control("POST", "/namespaces", {"name": "other"})

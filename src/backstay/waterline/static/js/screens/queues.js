@@ -95,7 +95,7 @@ function one(queue) {
 /** @param {any} app @param {string} path @param {any[]} builds @param {() => void} load */
 function buildTable(app, path, builds, load) {
   /** @param {any} build @param {string} label @param {string} sentence @param {string} [why] */
-  const act = (build, label, sentence, why) => press(app, label, asked(app, "post", `${path}/build-ids/${label.toLowerCase()}`, () => ({ build_id: build.build_id }), { title: `${label} ${build.name}?`, sentence, label, done: load }), why);
+  const act = (build, label, sentence, why) => press(app, label, asked(app, "post", `${path}/build-ids/${label.toLowerCase()}`, () => ({ build_id: build.build_id }), { title: `${label} ${build.build_id ?? "the workers without a build id"}?`, sentence, label, done: load }), why);
   return table("builds", [
     "build=name mono",
     ["state", (build) => (build.drain_intent === "draining" ? h("span", { class: "tone-violet" }, build.drained ? "‖ drained" : "‖ draining") : words(build.rollout_status))],

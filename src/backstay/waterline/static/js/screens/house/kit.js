@@ -63,6 +63,9 @@ export function press(app, label, act, why, kind) {
   return h("button", { type: "button", class: kind, disabled: Boolean(reason), title: reason, on: { click: act } }, label);
 }
 
+/** An entry of a registry that would change, in words. @param {any} one */
+const entry = (one) => `${one.kind} ${one.name} ${one.change}: ${Object.entries(one.fields ?? {}).filter(([name]) => !name.endsWith("_at")).map(([name, { from, to }]) => `${name} ${from ?? "–"} → ${to ?? "–"}`).join(", ")}`;
+
 /**
  * Ask, show the dry run, and send one request. `seen`: the lines of a dry run, for routes that say it in words of their own.
  * @param {any} app @param {string} method @param {string} path @param {() => any} body
@@ -75,7 +78,9 @@ export const asked = (app, method, path, body, ask) => () => {
     ...ask,
     preview: async () => {
       const answer = await send({ dry_run: 1 });
-      return ask.seen && answer.accepted !== false ? { accepted: true, would_write: { "": ask.seen(answer).map((name) => ({ name })) } } : answer;
+      if (answer.accepted === false) return answer;
+      const lines = ask.seen?.(answer) ?? answer.would_write.registry.map(entry);
+      return ask.seen || lines.length ? { accepted: true, would_write: { "": lines.map((/** @type {string} */ name) => ({ name })) } } : answer;
     },
     act: () => send({}),
     done: (answer) => { app.announce(`${ask.label}: done`); ask.done(answer); },
