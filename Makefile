@@ -11,13 +11,14 @@ FUZZ := $(VENV)/.fuzz
 DOCS := $(VENV)/.docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check docs bench contract sim fuzz clean help
+.PHONY: demo test check docs pictures bench contract sim fuzz clean help
 
 help:
 	@echo "make demo      an order survives three kill -9, with proof (about ten seconds)"
 	@echo "make test      all checks and all tests"
 	@echo "make check     linters, formatter, types, import rules"
 	@echo "make docs      the documentation as a site, in build/site"
+	@echo "make pictures  the pictures of the operator's page in README and docs"
 	@echo "make contract  what of the contract is proven"
 	@echo "make sim       bad days, simulated: SEEDS=2000, or SEED=7 for one of them; see docs/explanation/simulator.md"
 	@echo "make fuzz      generated requests to every route of a server: SECONDS=60 SEED=1"
@@ -44,6 +45,10 @@ check: $(READY)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "built: build/site/index.html"
+
+# The pictures of README and docs, from a real server with a run in every state.
+pictures: $(BROWSER)
+	$(BIN)/python -m tests.waterline.shots docs/images --only overview,run-approval-1,run-shipping-1 --width 1280
 
 contract: $(READY)
 	$(BIN)/python tests/contract.py
