@@ -238,7 +238,6 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
     ("method", "path", "status", "reason"),
     [
         ("GET", "/api", 404, "route_not_found"),
-        ("GET", "/", 404, "route_not_found"),
         ("GET", "/api/nothing", 404, "route_not_found"),
         ("GET", "/api/workflows//runs", 404, "route_not_found"),
         ("DELETE", "/api/workflows", 405, "method_not_allowed"),

@@ -101,7 +101,7 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def end(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """End a session: whoever uses it has to sign in again."""
+    """End a session. Its person has to sign in again."""
     session_id = request.params["session_id"]
     if all(session.id != session_id for session in _visible(server, request)):
         raise HttpError(404, "session_not_found", f"there is no session {session_id!r}", session_id=session_id)
