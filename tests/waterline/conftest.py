@@ -97,6 +97,8 @@ def new_page(request: pytest.FixtureRequest, browser: Browser, complaints: Compl
         yield made
         for context in contexts:
             complaints.hear_all(context)
+            for one in context.pages:
+                one.unroute_all(behavior="ignoreErrors")  # answers that a test has changed may still be under way
             context.close()
     finally:
         _running(None)

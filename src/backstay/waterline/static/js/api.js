@@ -14,6 +14,13 @@ export class Problem extends Error {
   }
 }
 
+/** An error as a problem. One that is no problem yet is a defect of this page, which the console is told of. @param {unknown} error */
+export function asProblem(error) {
+  if (error instanceof Problem) return error;
+  console.error(error);
+  return new Problem(0, "defect", String(error));
+}
+
 /** @type {Map<string, {tag: string, body: any}>} */
 const known = new Map();
 const KNOWN = 50;
@@ -124,7 +131,7 @@ export class Resource {
       const data = await this.ask();
       if (turn === this._turn) [this.data, this.problem, this.loadedAt] = [data, null, performance.now()];
     } catch (error) {
-      if (turn === this._turn) this.problem = error instanceof Problem ? error : new Problem(0, "defect", String(error));
+      if (turn === this._turn) this.problem = asProblem(error);
     }
     this.loading = false;
     this.changed();

@@ -1,7 +1,7 @@
 // Dialogs. One at a time, by the element that browsers have for it: it keeps the focus inside, and Escape closes it.
 
 import { h, patch } from "./dom.js";
-import { Problem } from "./api.js";
+import { asProblem } from "./api.js";
 import { trouble } from "./parts.js";
 
 /** @type {{element: HTMLDialogElement, render: () => void} | null} */
@@ -40,7 +40,7 @@ export const isOpen = () => open !== null;
  *   preview?: () => Promise<any>, act: () => Promise<any>, done?: (answer: any) => void}} ask
  */
 export function confirm(ask) {
-  /** @type {{problem: Problem | null, busy: boolean, typed: string, preview: any}} */
+  /** @type {{problem: import("./api.js").Problem | null, busy: boolean, typed: string, preview: any}} */
   const state = { problem: null, busy: false, typed: "", preview: null };
   const dialog = show(ask.title, ({ close, update }) => [
     h("p", { class: "sentence" }, ask.sentence),
@@ -77,7 +77,7 @@ export function confirm(ask) {
     try {
       await work();
     } catch (error) {
-      state.problem = error instanceof Problem ? error : new Problem(0, "defect", String(error));
+      state.problem = asProblem(error);
     }
     state.busy = false;
     update();

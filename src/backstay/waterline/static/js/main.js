@@ -1,6 +1,6 @@
 // The frame around the screens: who is signed in, which namespace, which screen, and what moves.
 
-import { api, Problem } from "./api.js";
+import { api, asProblem } from "./api.js";
 import { h, patch } from "./dom.js";
 import { common, useKeys } from "./keys.js";
 import { follow, listen } from "./live.js";
@@ -69,7 +69,7 @@ let reached = true;
 let streaming = true;
 /** @type {any[]} */
 let namespaces = [];
-/** @type {Problem | null} */
+/** @type {import("./api.js").Problem | null} */
 let stopped = null;
 
 /** The address has changed. */
@@ -163,7 +163,7 @@ async function begin() {
     api.home = app.session.namespace ?? app.session.default_namespace;
     stopped = null;
   } catch (error) {
-    stopped = error instanceof Problem ? error : new Problem(0, "defect", String(error));
+    stopped = asProblem(error);
     if (stopped.status !== 401) setTimeout(() => void begin(), 2000);
     app.update();
     return;

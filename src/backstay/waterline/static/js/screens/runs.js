@@ -49,10 +49,12 @@ export function open(app) {
   let [cost, last, timer, wanted] = [50, 0, 0, false];
 
   const ready = definition.load();
-  void views.load();
-  void list.load();
-  void counts.load();
-  if (operation) void bulk.load();
+  queueMicrotask(() => { // what they ask for is defined below
+    void views.load();
+    void list.load();
+    void counts.load();
+    if (operation) void bulk.load();
+  });
   const slowly = setInterval(() => { if (document.visibilityState === "visible") soon(); }, SLOWLY);
 
   // -- what is asked

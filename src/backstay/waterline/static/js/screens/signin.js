@@ -1,13 +1,13 @@
 // Sign in with a token. The server answers with a cookie that scripts cannot read.
 
-import { api, Problem } from "../api.js";
+import { api, asProblem } from "../api.js";
 import { h } from "../dom.js";
 import { trouble } from "../parts.js";
 
-/** @type {{problem: Problem | null, busy: boolean}} */
+/** @type {{problem: import("../api.js").Problem | null, busy: boolean}} */
 const state = { problem: null, busy: false };
 
-/** @param {any} app @param {Problem | null} stopped @param {() => Promise<void>} begin */
+/** @param {any} app @param {import("../api.js").Problem | null} stopped @param {() => Promise<void>} begin */
 export function signIn(app, stopped, begin) {
   if (!stopped) return h("main", { class: "signin" }, h("p", { class: "loading" }, "Loading …"));
   if (stopped.status !== 401) return h("main", { class: "signin" }, h("h1", null, "Waterline"), trouble(stopped, () => void begin()));
@@ -28,7 +28,7 @@ async function send(token, app, begin) {
     await api.post("/api/session", { token });
     await begin();
   } catch (error) {
-    state.problem = error instanceof Problem ? error : new Problem(0, "defect", String(error));
+    state.problem = asProblem(error);
   }
   state.busy = false;
   app.update();

@@ -1,6 +1,6 @@
 // What the screens of the house share: tables, figures, buttons that know who may press them, fields of forms.
 
-import { Problem, Resource } from "../../api.js";
+import { asProblem, Resource } from "../../api.js";
 import { confirm, show } from "../../dialog.js";
 import { h } from "../../dom.js";
 import { empty, link, time, trouble } from "../../parts.js";
@@ -96,7 +96,7 @@ export async function attempt(app, said, act) {
     await act();
     app.announce(said);
   } catch (error) {
-    tell("It was refused", trouble(error instanceof Problem ? error : new Problem(0, "defect", String(error))));
+    tell("It was refused", trouble(asProblem(error)));
   }
 }
 

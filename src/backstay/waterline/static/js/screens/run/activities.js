@@ -1,11 +1,11 @@
 // Activities: every attempt with its times, worker, progress and failure, and the effects that nobody can be sure of.
 
-import { runPath } from "../../api.js";
+import { asProblem, runPath } from "../../api.js";
 import { h } from "../../dom.js";
 import { announce, badge, copy, empty, held, link, panel, time, trouble, words } from "../../parts.js";
 import { payload } from "../../payload.js";
 import { count, now, plural, span } from "../../words.js";
-import { button, facts, here, isOpen, mono, opener, pages, problemOf, sign, table } from "./rows.js";
+import { button, facts, here, isOpen, mono, opener, pages, sign, table } from "./rows.js";
 
 const SHOWN = 3; // attempts of an activity that is not open
 const UNKNOWN = /** @type {Record<string, string>} */ ({ expired: "never reported", timed_out: "timed out" });
@@ -44,7 +44,7 @@ export function tab(ctx) {
       await app.api.post(runPath(ctx.id, ctx.run, `activities/${encodeURIComponent(id)}/retry-now`));
       announce(`${activity_type} is tried now`);
     } catch (error) {
-      problems[id] = problemOf(error);
+      problems[id] = asProblem(error);
     }
     for (const each of [list, ctx.summary, ctx.why]) void each.load();
   }

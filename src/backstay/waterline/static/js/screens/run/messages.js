@@ -1,12 +1,12 @@
 // Messages: what the run was told, by whom and from where, and what became of it. And forms that tell it more.
 
-import { Resource, runPath } from "../../api.js";
+import { asProblem, Resource, runPath } from "../../api.js";
 import { wouldWrite } from "../../dialog.js";
 import { h } from "../../dom.js";
 import { Arguments } from "../../forms.js";
 import { announce, empty, held, link, panel, time, trouble, words } from "../../parts.js";
 import { HIDDEN, payload, pretty } from "../../payload.js";
-import { button, facts, isOpen, mono, opener, pages, pre, problemOf, sign, table } from "./rows.js";
+import { button, facts, isOpen, mono, opener, pages, pre, sign, table } from "./rows.js";
 
 const VERBS = { signal: "Send a signal", update: "Send an update", query: "Ask a query" };
 const SIGNS = /** @type {Record<string, [string, string?]>} */ ({ rejected: ["✕", "tone-red"], failed: ["✕", "tone-red"], accepted: ["✓"], completed: ["✓"], applied: ["✓"] });
@@ -50,7 +50,7 @@ export function tab(ctx) {
         for (const each of [ctx.summary, ctx.why]) void each.load();
       }
     } catch (error) {
-      now.problem = problemOf(error);
+      now.problem = asProblem(error);
       now.arguments.blame(now.problem.body.validation_errors);
     }
     now.busy = false;

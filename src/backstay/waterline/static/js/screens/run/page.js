@@ -53,11 +53,12 @@ export function open(app) {
 
   /** @param {import("../../live.js").News} news */
   function reload(news) {
-    // What is shown already needs no question: a stream begins with where everything stands.
-    if (news.kind === "moved" && news.data?.run_id === ctx.summary.data?.run_id && news.data?.sequence === ctx.summary.data?.events) return;
-    void ctx.summary.load();
-    void ctx.why.load();
-    top.moved();
+    // A stream begins with where everything stands. The summary may know that already; what a tab shows may be older than it.
+    if (news.kind !== "moved" || news.data?.run_id !== ctx.summary.data?.run_id || news.data?.sequence !== ctx.summary.data?.events) {
+      void ctx.summary.load();
+      void ctx.why.load();
+      top.moved();
+    }
     for (const one of Object.values(opened)) one.moved?.(news);
   }
 

@@ -1,6 +1,6 @@
 // What the tabs of a run share: tables whose rows open, and lists in pages.
 
-import { Problem, Resource } from "../../api.js";
+import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
 import { link } from "../../parts.js";
 import { changed } from "../../router.js";
@@ -9,9 +9,6 @@ import { changed } from "../../router.js";
 
 /** This page with some of its query changed. @param {any} app @param {Record<string, string | null>} changes */
 export const here = (app, changes) => `?${changed(app.route.query, changes)}`;
-
-/** @param {any} error */
-export const problemOf = (error) => (error instanceof Problem ? error : new Problem(0, "defect", String(error)));
 
 /** @param {any} label @param {() => void} click @param {any} [props] */
 export const button = (label, click, props) => h("button", { type: "button", ...props, on: { click } }, label);
