@@ -6,12 +6,13 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Literal, cast
 from urllib.parse import quote
 
 import httpx
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Error, Locator, Page, Route, expect
 
 from backstay.codec import avro
 
@@ -43,9 +44,10 @@ def retold(page: Page, part: str, change: Callable[[Any], None]) -> None:
     """From now on the answers of a part are changed a little, to what is hard to bring about."""
 
     def answer(route: Route) -> None:
-        told = route.fetch().json()
-        change(told)
-        route.fulfill(json=told)
+        with suppress(Error):  # the page may have gone on meanwhile, and waits for this answer no longer
+            told = route.fetch().json()
+            change(told)
+            route.fulfill(json=told)
 
     page.route(re.compile(rf"/{part}(\?|$)"), answer)
 
