@@ -44,8 +44,9 @@ def retold(page: Page, part: str, change: Callable[[Any], None]) -> None:
     """From now on the answers of a part are changed a little, to what is hard to bring about."""
 
     def answer(route: Route) -> None:
+        headers = {name: value for name, value in route.request.headers.items() if name != "if-none-match"}
         with suppress(Error):  # the page may have gone on meanwhile, and waits for this answer no longer
-            told = route.fetch().json()
+            told = route.fetch(headers=headers).json()
             change(told)
             route.fulfill(json=told)
 
