@@ -55,6 +55,8 @@ export function open(app) {
     void counts.load();
     if (operation) void bulk.load();
   });
+  // News of an operation may get lost with a stream that is opened again just when it ends, so it is asked after as well.
+  const following = setInterval(() => { if (operation && bulk.data && !bulk.data.ended_at) void bulk.load(); }, 2000);
   const slowly = setInterval(() => { if (document.visibilityState === "visible") soon(); }, SLOWLY);
 
   // -- what is asked
@@ -310,7 +312,7 @@ export function open(app) {
       x: ["select the run", () => { if (cursor) pick(cursor, false); }], X: ["select up to the run", () => { if (cursor) pick(cursor, true); }],
     }),
     close() {
-      clearInterval(slowly);
+      [slowly, following].forEach(clearInterval);
       clearTimeout(timer);
     },
     view: () => [...top(), operation ? progress(app, bulk, (token) => { results = token; void bulk.load(); }) : null, bar(), refused ? trouble(refused) : null, ...held(list, table)],
