@@ -28,7 +28,7 @@ from . import world as worlds
 from .kit import ADMIN, OPERATOR, VIEWER, Complaints, ServerProcess
 from .world import World
 
-TIMEOUT_MS = 15_000
+TIMEOUT_MS = 30_000
 
 NewPage = Callable[..., Page]
 
