@@ -304,3 +304,19 @@ async def test_a_decision_that_breaks_gives_back_the_room_it_had_taken(
         assert [await app.execute(working, f"w-{number}", number) for number in range(2)] == [0, 1]
     assert broken
     assert "deciding" in caplog.text
+
+
+def test_an_observer_that_breaks_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(batch: object) -> None:
+        raise RuntimeError("an observer is broken")
+
+    async def story() -> None:
+        async with AsyncBackstay(tmp_path / "app.db", [Listener]) as app:
+            app.engine.observe_commits(broken)
+            handle = await app.start(Listener, "l", 1)
+            await handle.signal(Listener.say, "a")
+            assert await asyncio.wait_for(handle.result(), 10) == ["a"]
+
+    with caplog.at_level(logging.ERROR, "backstay.engine"):
+        asyncio.run(story())
+    assert "an observer is broken" in caplog.text

@@ -389,9 +389,12 @@ class Engine:
             return
         if applied.stale or applied.failed:
             batch = self.rollback.split_batch(batch, applied)
-        self.counters.committed(batch, took)
-        for observe in self._observers:
-            observe(batch)
+        try:
+            self.counters.committed(batch, took)
+            for observe in self._observers:
+                observe(batch)
+        except Exception:  # figures and views may be wrong then; what the batch has decided takes place
+            log.exception("an observer of commits failed")
         for item in batch:
             try:
                 self._effects.carry_out(item)

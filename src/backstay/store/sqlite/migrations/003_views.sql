@@ -88,7 +88,8 @@ create table workflow_run_lineage_entries (
 ) strict, without rowid;
 
 -- Labels (`label:team`) and search attributes (`attribute:city`) by value, written within the commit: a list must not miss a
--- run. A trigger would cost each insert of a run two percent of its workflow, with labels or without. A value starts with its type, so that true is not 1 and '1' is not 1, but 1.0 is.
+-- run. A trigger would cost each insert of a run two percent of its workflow, with labels or without. A value starts with its
+-- type, so that true is not 1 and '1' is not 1, but 1.0 is.
 create table facet (
   namespace text not null,
   name text not null,
