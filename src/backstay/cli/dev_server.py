@@ -99,8 +99,7 @@ class DevServer:
         events = EventPrinter(self._plan, self._out, self._page)
         await loop.run_in_executor(None, events.start)
         try:
-            async with Server(self._settings) as server:
-                server.authenticator = LoopbackAuthenticator(self._settings, server.tokens, server.browser_sessions)
+            async with Server(self._settings, authenticator=LoopbackAuthenticator) as server:
                 http = HttpServer(App(server))
                 (address,) = await http.listen(self._sockets)
                 self._out.print(Text.assemble(("Waterline", "bold"), "  at  ", (self._page, "bold")))

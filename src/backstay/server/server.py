@@ -63,8 +63,14 @@ FORGET = 60 * SECOND
 
 
 class Server:
-    def __init__(self, settings: Settings, world: Callable[[], World] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        world: Callable[[], World] | None = None,
+        authenticator: type[Authenticator] = Authenticator,
+    ) -> None:
         self.settings = settings
+        self._authenticator = authenticator
         signs = settings.auth == "signature"
         self.signatures = Signatures(settings.signature_key or "", lambda: self.now) if signs else None
         self._exporting = exporting(settings)
@@ -101,7 +107,7 @@ class Server:
         )
         self.system_actions = SystemActions(store)
         self.wrong_tokens = WrongTokens(world.now)
-        self.authenticator = Authenticator(settings, self.tokens, self.browser_sessions)
+        self.authenticator = self._authenticator(settings, self.tokens, self.browser_sessions)
         self.attributes = StoredRegistry(store, "search_attribute", str)
         self.saved_views = StoredRegistry(store, "saved_view", SavedView)
         self.bulks = BulkOperations(store, lambda: self.engine, lambda: self.api, self._bulk_moved)
