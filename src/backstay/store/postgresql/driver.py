@@ -79,6 +79,11 @@ def is_culprit(error: BaseException) -> bool:
     return _is_ours(error) or not isinstance(error, _BROKEN)
 
 
+def is_taken_key(error: BaseException) -> bool:
+    """Whether the key of a row is another row's: two engines may mint the same one."""
+    return getattr(error, "constraint_name", None) in ("run_pkey", "send_pkey")
+
+
 def is_conflict(error: BaseException) -> bool:
     """Whether two transactions conflict (deadlock, serialization), so that a retry succeeds."""
     return state(error)[:2] == "40"
