@@ -83,6 +83,9 @@ def test_a_schedule_across_a_clock_change_is_made_paused_and_triggered(
     expect(page.get_by_label("Firings").get_by_text("goes forward").first).to_be_visible()
 
     press(page, "Trigger")
+    press(page, "What would be written?")
+    expect(page.get_by_label("what would be written", exact=True)).to_have_text("triggered schedule:spring:trigger:1")
+    dialog(page).get_by_role("button", name="Trigger").click()
     run = page.get_by_label("Firings").get_by_role("link", name="schedule:spring:trigger:1")
     expect(run).to_be_visible()
     expect(page.get_by_label("Firings").get_by_text("completed")).to_be_visible()

@@ -21,6 +21,12 @@ export function asProblem(error) {
   return new Problem(0, "defect", String(error));
 }
 
+/**
+ * What somebody wants to be done once: `{}` for each dialog or form. A command whose answer was lost is sent again under the same
+ * request id, so that it counts once; one that was answered, or that asks for something else, is another command.
+ * @typedef {{id?: string, sent?: string}} Intent
+ */
+
 /** @type {Map<string, {tag: string, body: any}>} */
 const known = new Map();
 const KNOWN = 50;
@@ -36,12 +42,12 @@ export const api = {
 
   /** @param {string} path @param {Record<string, any>} [params] @param {AbortSignal} [signal] @returns {Promise<any>} */
   get: (path, params, signal) => call("GET", address(path, params), undefined, signal),
-  /** @param {string} path @param {any} [body] @param {Record<string, any>} [params] @returns {Promise<any>} */
-  post: (path, body, params) => call("POST", address(path, params), body ?? {}),
-  /** @param {string} path @param {any} [body] @param {Record<string, any>} [params] @returns {Promise<any>} */
-  put: (path, body, params) => call("PUT", address(path, params), body ?? {}),
-  /** @param {string} path @param {Record<string, any>} [params] @returns {Promise<any>} */
-  delete: (path, params) => call("DELETE", address(path, params)),
+  /** @param {string} path @param {any} [body] @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<any>} */
+  post: (path, body, params, intent) => call("POST", address(path, params), body ?? {}, undefined, intent),
+  /** @param {string} path @param {any} [body] @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<any>} */
+  put: (path, body, params, intent) => call("PUT", address(path, params), body ?? {}, undefined, intent),
+  /** @param {string} path @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<any>} */
+  delete: (path, params, intent) => call("DELETE", address(path, params), undefined, undefined, intent),
 };
 
 /** An address with its parameters; lists are repeated, null and "" left out. @param {string} path @param {Record<string, any>} [params] */
@@ -59,28 +65,36 @@ export function runPath(id, run, part) {
   return part ? `${base}/${part}` : base;
 }
 
-/** A body that is text is JSON already: forms write it themselves, since numbers above 2^53 do not survive JavaScript. @param {string} method @param {string} where @param {any} [body] @param {AbortSignal} [signal] */
-async function call(method, where, body, signal) {
+/** A body that is text is JSON already: forms write it themselves, since numbers above 2^53 do not survive JavaScript. @param {string} method @param {string} where @param {any} [body] @param {AbortSignal} [signal] @param {Intent} [intent] */
+async function call(method, where, body, signal, intent) {
   const name = `${api.namespace} ${where}`;
   const before = method === "GET" ? known.get(name) : undefined;
   /** @type {Record<string, string>} */
   const headers = { "X-Durable-Workflow-Control-Plane-Version": "2", "X-Namespace": api.namespace, "X-Workflow-Caller-Label": "waterline" };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (before) headers["If-None-Match"] = before.tag;
+  let text = body === undefined ? null : typeof body === "string" ? body : JSON.stringify(body);
+  if (intent) {
+    const sent = `${where} ${text}`;
+    if (intent.sent !== sent) Object.assign(intent, { sent, id: `waterline-${crypto.getRandomValues(new Uint32Array(4)).join("-")}` });
+    headers["X-Request-Id"] = intent.id ?? "";
+    // Commands to runs have it as a field.
+    if (text && where.startsWith("/api/workflows/")) text = `{"request_id":"${intent.id}"${text === "{}" ? "" : ","}${text.slice(1)}`;
+  }
   /** @type {RequestInit} */
-  const request = { method, headers, signal, cache: "no-store" };
-  if (body !== undefined) request.body = typeof body === "string" ? body : JSON.stringify(body);
+  const request = { method, headers, signal, cache: "no-store", body: text };
   let answer;
   try {
     answer = await fetch(where, request);
+    text = await answer.text();
   } catch (error) {
     if (signal?.aborted) throw error;
     api.onReached(false);
     throw new Problem(0, "unreachable", "The server cannot be reached.");
   }
   api.onReached(true);
+  if (intent && answer.status < 500) intent.sent = undefined;
   if (answer.status === 304 && before) return before.body;
-  const text = await answer.text();
   /** @type {any} */
   let found = {};
   try {

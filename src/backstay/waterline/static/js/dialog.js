@@ -34,14 +34,15 @@ export function show(title, view, closed) {
 export const isOpen = () => open !== null;
 
 /**
- * Ask before something is done, and show what would be written: `preview` is the dry run, `act` does it. `type`: a word that has to be
+ * Ask before something is done, and show what would be written: `preview` is the dry run, `act` does it, with the intent of this dialog. `type`: a word that has to be
  * typed before the button works, for what cannot be undone.
  * @param {{title: string, sentence: any, label: string, danger?: boolean, type?: string, fields?: (update: () => void) => any,
- *   preview?: () => Promise<any>, act: () => Promise<any>, done?: (answer: any) => void}} ask
+ *   preview?: () => Promise<any>, act: (intent: import("./api.js").Intent) => Promise<any>, done?: (answer: any) => void}} ask
  */
 export function confirm(ask) {
   /** @type {{problem: import("./api.js").Problem | null, busy: boolean, typed: string, preview: any}} */
   const state = { problem: null, busy: false, typed: "", preview: null };
+  const intent = {};
   const dialog = show(ask.title, ({ close, update }) => [
     h("p", { class: "sentence" }, ask.sentence),
     ask.fields ? ask.fields(update) : null,
@@ -63,7 +64,7 @@ export function confirm(ask) {
   /** @param {() => void} close @param {() => void} update */
   async function act(close, update) {
     await during(update, async () => {
-      const answer = await ask.act();
+      const answer = await ask.act(intent);
       close();
       ask.done?.(answer);
     });

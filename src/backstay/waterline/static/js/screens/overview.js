@@ -122,8 +122,8 @@ export function open(app) {
   function act(item, pass) {
     const { verb, label: title } = item.action;
     const label = pass ? title : `${title}: ${plural(item.count, "run")}`;
-    const post = (dry_run = false) => pass ? app.api.post("/api/system/repair/pass", {}, dry_run ? { dry_run: 1 } : {})
-      : app.api.post("/api/bulk", { action: verb, filter: { attention: item.cause }, expected_count: item.count, dry_run });
+    const post = (/** @type {boolean} */ dry_run, /** @type {import("../api.js").Intent} */ intent = {}) => pass ? app.api.post("/api/system/repair/pass", {}, dry_run ? { dry_run: 1 } : {})
+      : app.api.post("/api/bulk", { action: verb, filter: { attention: item.cause }, expected_count: item.count, dry_run }, {}, intent);
     confirm({
       title, label, sentence: item.sentence,
       async preview() {
@@ -131,7 +131,7 @@ export function open(app) {
         const { examples, would_reconcile: runs } = await post(true);
         return { accepted: true, would_write: { runs: runs?.map((name) => ({ name })) ?? examples?.map((one) => ({ name: one.would_write, workflow_id: one.workflow_id })) } };
       },
-      act: () => post(),
+      act: (intent) => post(false, intent),
       done() {
         app.announce((said = `Done: ${label}`));
         again = true;

@@ -96,7 +96,7 @@ function detail(app, id) {
       const gone = data.status === "deleted" ? "It is deleted." : undefined;
       return [
         h("div", { class: "head" }, h("h1", { class: "long" }, id), copy(id, "the id"), state(data), h("div", { class: "actions" },
-          press(app, "Trigger", now_("trigger"), gone), press(app, data.paused ? "Resume" : "Pause", now_(data.paused ? "resume" : "pause"), gone), press(app, "Backfill", backfill, gone),
+          press(app, "Trigger", trigger, gone), press(app, data.paused ? "Resume" : "Pause", now_(data.paused ? "resume" : "pause"), gone), press(app, "Backfill", backfill, gone),
           press(app, "Edit", () => app.query({ form: "edit" }, { replace: false }), gone),
           press(app, "Delete", asked(app, "delete", path, () => null, { title: `Delete ${id}?`, sentence: "It fires no more. Runs that it has started go on, and its history stays.", label: "Delete", danger: true, done: () => app.go("/waterline/schedules") }), gone, "danger"))),
         data.note ? h("p", { class: "second note" }, data.note) : null,
@@ -115,6 +115,10 @@ function detail(app, id) {
       ];
     })],
   };
+
+  function trigger() {
+    asked(app, "post", `${path}/trigger`, () => ({}), { title: `Trigger ${id}`, label: "Trigger", sentence: "It fires once, now, by its overlap policy.", seen: ({ answer: one }) => [`${words(one.outcome)} ${one.workflow_id ?? words(one.reason)}`], done: load })();
+  }
 
   function backfill() {
     const range = { start: "", end: "" };

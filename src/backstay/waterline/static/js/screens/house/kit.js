@@ -72,8 +72,8 @@ const entry = (one) => `${one.kind} ${one.name} ${one.change}: ${Object.entries(
  * @param {{title: string, sentence: string, label: string, danger?: boolean, fields?: (update: () => void) => any, done: (answer: any) => void, seen?: (answer: any) => string[]}} ask
  */
 export const asked = (app, method, path, body, ask) => () => {
-  /** @param {any} params */
-  const send = (params) => (method === "delete" ? app.api.delete(path, params) : app.api[method](path, body(), params));
+  /** @param {any} params @param {import("../../api.js").Intent} [intent] */
+  const send = (params, intent) => (method === "delete" ? app.api.delete(path, params, intent) : app.api[method](path, body(), params, intent));
   return confirm({
     ...ask,
     preview: async () => {
@@ -82,7 +82,7 @@ export const asked = (app, method, path, body, ask) => () => {
       const lines = ask.seen?.(answer) ?? answer.would_write.registry.map(entry);
       return ask.seen || lines.length ? { accepted: true, would_write: { "": lines.map((/** @type {string} */ name) => ({ name })) } } : answer;
     },
-    act: () => send({}),
+    act: (intent) => send({}, intent),
     done: (answer) => { app.announce(`${ask.label}: done`); ask.done(answer); },
   });
 };

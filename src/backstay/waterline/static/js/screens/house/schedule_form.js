@@ -26,6 +26,8 @@ export function form(app, schedule, done) {
   let problem = null;
   let busy = false;
   let timer = 0;
+  const intent = {};
+  const made = `schedule-${crypto.getRandomValues(new Uint32Array(1))[0]}`; // made once, so that it is the same when it is sent again
   const spec = () => ({ cron_expressions: lines(values["spec.cron"]), timezone: values["spec.timezone"], intervals: lines(values["spec.intervals"]).map((line) => { const [every, offset] = line.split(/\s+/); return { every, offset }; }) });
   const coming = new Resource(async () => {
     const asked = spec();
@@ -46,11 +48,11 @@ export function form(app, schedule, done) {
       JSON.parse(values["action.input"]);
       const body = JSON.stringify({
         spec: spec(), overlap_policy: values["overlap_policy"], jitter_seconds: Number(values["jitter_seconds"]), max_runs: Number(values["max_runs"]) || null, note: values["note"],
-        ...(schedule ? {} : { schedule_id: values["schedule_id"] || null, paused: values["paused"] }),
+        ...(schedule ? {} : { schedule_id: values["schedule_id"] || made, paused: values["paused"] }),
         action: { ...action, workflow_type: values["action.workflow_type"], task_queue: values["action.task_queue"], input: INPUT },
       // Arguments that nobody touched go back as they came: reading them here may have rounded a number.
       }).replace(JSON.stringify(INPUT), () => (schedule && values["action.input"] === input ? JSON.stringify(action.input_envelope) : values["action.input"]));
-      const answer = await (schedule ? app.api.put(`/api/schedules/${encodeURIComponent(values["schedule_id"])}`, body) : app.api.post("/api/schedules", body));
+      const answer = await (schedule ? app.api.put(`/api/schedules/${encodeURIComponent(values["schedule_id"])}`, body, {}, intent) : app.api.post("/api/schedules", body, {}, intent));
       app.announce(schedule ? "the schedule is changed" : "the schedule is made");
       done(answer.schedule_id);
     } catch (error) {

@@ -43,7 +43,7 @@ export function actions(ctx, reload) {
       fields: (update) => h("label", { class: "field" }, "Reason, for the record (optional)",
         h("input", { name: "reason", maxlength: "1000", autocomplete: "off", prop: { value: reason }, on: { input: (/** @type {any} */ event) => { reason = event.target.value; update(); } } })),
       preview: () => app.api.post(where, body(), { dry_run: 1 }),
-      act: () => app.api.post(where, body()),
+      act: (intent) => app.api.post(where, body(), {}, intent),
       done: () => {
         announce(`${id}: ${done}`);
         reload();

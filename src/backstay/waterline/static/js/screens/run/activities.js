@@ -36,12 +36,14 @@ export function tab(ctx) {
   const { list, moved, route, turn } = pages(ctx, "activities", 40);
   /** @type {Record<string, any>} what became of a button, by activity */
   const problems = {};
+  /** @type {Record<string, import("../../api.js").Intent>} */
+  const intents = {};
 
   /** @param {any} activity */
   async function tryNow({ id, activity_type }) {
     problems[id] = null;
     try {
-      await app.api.post(runPath(ctx.id, ctx.run, `activities/${encodeURIComponent(id)}/retry-now`));
+      await app.api.post(runPath(ctx.id, ctx.run, `activities/${encodeURIComponent(id)}/retry-now`), {}, {}, (intents[id] ??= {}));
       announce(`${activity_type} is tried now`);
     } catch (error) {
       problems[id] = asProblem(error);

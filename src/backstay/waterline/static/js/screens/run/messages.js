@@ -27,7 +27,7 @@ export function tab(ctx) {
     const targets = /** @type {any[] | undefined} */ (detail.data?.[`declared_${kind}_targets`]);
     const target = targets?.find((each) => each.name === name) ?? targets?.[0];
     if (!target) form = null;
-    else if (form?.kind !== kind || form.target.name !== target.name) form = { kind, target, targets, arguments: new Arguments(target) };
+    else if (form?.kind !== kind || form.target.name !== target.name) form = { kind, target, targets, arguments: new Arguments(target), intent: {} };
   }
 
   /** @param {boolean} [dry] */
@@ -36,13 +36,11 @@ export function tab(ctx) {
     const { kind, target } = now;
     const input = now.arguments.read();
     if (input === null) return ctx.update();
-    // What did not arrive is sent again under the same id, so that it counts once.
-    if (now.problem?.status !== 0 || now.sent !== input) now.request = `waterline-${crypto.getRandomValues(new Uint32Array(4)).join("-")}`;
-    Object.assign(now, { sent: input, busy: true, problem: null, said: null });
+    Object.assign(now, { busy: true, problem: null, said: null });
     ctx.update();
-    const how = kind === "query" ? "" : `,"request_id":"${now.request}"${kind === "update" ? ',"wait_for":"completed","wait_timeout_seconds":3' : ""}`;
+    const how = kind === "update" ? ',"wait_for":"completed","wait_timeout_seconds":3' : "";
     try {
-      now.said = await app.api.post(runPath(ctx.id, ctx.run, `${kind}/${encodeURIComponent(target.name)}`), `{"input":${input}${how}}`, { dry_run: dry ? 1 : null });
+      now.said = await app.api.post(runPath(ctx.id, ctx.run, `${kind}/${encodeURIComponent(target.name)}`), `{"input":${input}${how}}`, { dry_run: dry ? 1 : null }, dry || kind === "query" ? undefined : now.intent);
       if (dry) now.arguments.blame(now.said.answer?.validation_errors);
       else if (kind !== "query") {
         now.arguments = new Arguments(target);

@@ -28,9 +28,9 @@ const outcome = (run) => h("td", { class: run.reason ? "tone-amber" : null }, wo
 export async function ask(app, action, filter, begun) {
   const label = ACTIONS[action] ?? action;
   const state = { reason: "", name: "", input: "[]" };
-  const send = async (/** @type {any} */ more) => {
+  const send = async (/** @type {any} */ more, /** @type {import("../../api.js").Intent} */ intent = {}) => {
     const signal = action === "signal" ? { signal_name: state.name, input: JSON.parse(state.input) } : {};
-    return app.api.post("/api/bulk", { action, filter, reason: state.reason || undefined, ...signal, ...more });
+    return app.api.post("/api/bulk", { action, filter, reason: state.reason || undefined, ...signal, ...more }, {}, intent);
   };
   const sure = (/** @type {any} */ found) => confirm({
     title: `${label} ${plural(found.count, "run")}`, label: `${label} ${plural(found.count, "run")}`, danger: action === "cancel" || action === "terminate", type: found.count > CAREFUL ? String(found.count) : undefined,
@@ -38,7 +38,7 @@ export async function ask(app, action, filter, begun) {
     fields: () => h("div", null,
       table("what would be written", ["run", "outcome", "would write"], found.examples.map((/** @type {any} */ run) => h("tr", { key: run.run_id }, h("td", null, h("bdi", { class: "mono clip", title: run.workflow_id }, run.workflow_id)), outcome(run), h("td", { class: "mono" }, run.would_write.join(", ") || "nothing")))),
       field("Reason, which is kept with each command", state, "reason")),
-    act: () => send({ expected_count: found.count }),
+    act: (intent) => send({ expected_count: found.count }, intent),
     done: (answer) => begun(answer.bulk_id),
   });
   const look = async () => {
