@@ -1,15 +1,32 @@
-"""The modules of Waterline are typed, with JSDoc. TypeScript checks that, on machines that have npm; nothing else needs it."""
+"""The modules of Waterline are typed, with JSDoc, against types that are made of the server's own.
+
+TypeScript checks that, on machines that have npm; nothing else needs it.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NotRequired, TypedDict
 
+import msgspec
 import pytest
+from msgspec import Struct
+from tools.js_types import declarations, returned
+
+from backstay.server.auth import OPERATOR
+from backstay.server.router import Route
+from backstay.server.routes import ROUTES
+
+from .world import World
 
 HERE = Path(__file__).parent
+MODULES = HERE.parents[1] / "src/backstay/waterline/static/js"
 
 
 def compiler() -> Path | None:
@@ -18,7 +35,99 @@ def compiler() -> Path | None:
     return found if found.exists() else None
 
 
-@pytest.mark.skipif(compiler() is None or shutil.which("node") is None, reason="there is no TypeScript here: no npm")
-def test_the_modules_are_typed() -> None:
-    checked = subprocess.run([str(compiler()), "-p", str(HERE)], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout
+typescript = pytest.mark.skipif(
+    compiler() is None or shutil.which("node") is None, reason="there is no TypeScript here: no npm"
+)
+
+
+def complaints(place: Path, types: str, *more: Path) -> str:
+    """What TypeScript says of the modules with these types of the server; nothing if it is content."""
+    (place / "api.d.ts").write_text(types)
+    options = {
+        "extends": str(HERE / "tsconfig.json"),
+        "include": [f"{MODULES}/**/*.js"],
+        "files": ["api.d.ts", *map(str, more)],
+    }
+    (place / "tsconfig.json").write_text(json.dumps(options))
+    checked = subprocess.run([str(compiler()), "-p", str(place)], capture_output=True, text=True, check=False)
+    assert (checked.returncode != 0) == bool(checked.stdout), checked.stderr
+    return checked.stdout
+
+
+@typescript
+def test_the_modules_are_typed(tmp_path: Path) -> None:
+    said = complaints(tmp_path, declarations(ROUTES))
+    assert not said, said
+
+
+class Part(TypedDict):
+    number: int | None
+    perhaps: NotRequired[list[str]]
+
+
+class Whole(Part):
+    parts: dict[str, Part]
+    anything: Any
+
+
+class Order(Struct):
+    name: str
+    size: int = 1
+
+
+async def whole(server: object, request: object) -> Whole:
+    raise NotImplementedError
+
+
+async def something(server: object, request: object) -> dict[str, Any]:
+    raise NotImplementedError
+
+
+def test_types_are_made_of_what_handlers_say() -> None:
+    made = declarations(
+        [
+            Route("GET", "/api/things/{id}", whole, "control", OPERATOR),
+            Route("GET", "/api/things/{id}/more", something, "control", OPERATOR),
+            Route("POST", "/api/things", whole, "control", OPERATOR, body=Order),
+            Route("GET", "/api/call/x", whole, "own", OPERATOR),
+        ]
+    )
+    assert '    "number": number | null;\n    "perhaps"?: Array<string>;\n' in made
+    assert '    "parts": Record<string, Part>;\n' in made
+    assert '    "anything": any;\n' in made
+    assert '  interface Order {\n    "name": string;\n    "size"?: number;\n  }' in made
+    assert (
+        "  type Get<Path extends string> =\n"
+        "    Path extends `/api/things/${string}/more` ? any :\n"
+        "    Path extends `/api/things/${string}` ? Stamped & Whole :\n"
+        "    any;" in made
+    )
+    assert "Path extends `/api/things` ? Order :" in made
+    assert "/api/call" not in made
+
+
+def _asked() -> Iterator[tuple[str, Any]]:
+    """An address in the world of each route that says what it returns, and the shape."""
+    values = {
+        "workflow_id": "approval-1",
+        "queue": "default",
+        "bucket": "all",
+        "schedule_id": "nightly",
+        "view_id": "system:running",
+        "namespace": "default",
+    }
+    for route in ROUTES:
+        shape = returned(route)
+        names = re.findall(r"\{(\w+)\}", route.path)
+        if route.method == "GET" and shape is not None and all(name in values for name in names):
+            more = "?field=workflow_type" if route.path == "/api/suggest" else ""
+            yield route.path.removeprefix("/api").format(**values) + more, shape
+
+
+@pytest.mark.parametrize(("path", "shape"), [pytest.param(*one, id=one[0]) for one in _asked()])
+def test_an_answer_has_the_shape_that_its_handler_says(world: World, path: str, shape: Any) -> None:
+    answer = world.get(path)
+    for stamp in ("generated_at", "control_plane"):
+        answer.pop(stamp, None)
+    # What a shape does not name is left out by the conversion, and what it misses is refused.
+    assert msgspec.convert(answer, shape) == answer

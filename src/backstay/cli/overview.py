@@ -69,7 +69,7 @@ def _overview(path: options.Place, namespace: str, window: str) -> Answer:
     from backstay.server.overview import overviews_of
 
     with StoreReader(path) as reader:
-        return reader.get(overviews_of(reader.node).read(namespace, window))
+        return {**reader.get(overviews_of(reader.node).read(namespace, window))}
 
 
 def _facts(seen: Answer, window: str) -> list[tuple[str, str]]:

@@ -125,7 +125,7 @@ def _prove(path: str, namespace: str) -> dict[str, Any]:
     from backstay.engine.certificate import shown_proof
 
     with StoreReader(path) as reader:
-        return shown_proof(reader.get(reader.node.certificate.prove()), namespace, reader.world.now())
+        return {**shown_proof(reader.get(reader.node.certificate.prove()), namespace, reader.world.now())}
 
 
 @click.group(name="system")

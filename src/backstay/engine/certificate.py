@@ -8,7 +8,7 @@ meanwhile, and then named.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from msgspec import Struct
 
@@ -96,7 +96,33 @@ def _mended(counts: dict[str, ResumeCounts], stranded: list[StrandedRun]) -> dic
     return found
 
 
-def shown_proof(proof: Proof, namespace: str, now: Micros) -> dict[str, Any]:
+class StrandedAnswer(TypedDict):
+    workflow_id: str
+    reason: str
+    action: str
+
+
+class ResumeSourceCounts(TypedDict):
+    task: int
+    wake: int
+    answer_of_another_instance: int
+    message_from_outside: int
+
+
+class CertificateAnswer(TypedDict):
+    namespace: str
+    status: str
+    open_runs: int
+    stranded: int
+    resume_sources: ResumeSourceCounts
+    stranded_runs: list[StrandedAnswer]
+    proven_at: str
+    took_ms: int
+    age_ms: int
+    sentence: str
+
+
+def shown_proof(proof: Proof, namespace: str, now: Micros) -> CertificateAnswer:
     """A certificate as people read it."""
     counts = proof.of(namespace)
     named = proof.stranded_in(namespace)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from msgspec import Struct
 
@@ -16,6 +15,7 @@ from backstay.engine.engine import Engine
 from backstay.engine.leases import Queue
 from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views.facts import ReachedLimit
+from backstay.server.answers.queues import AdmissionAnswer, BudgetAnswer
 from backstay.server.settings import Override, QueueOverride, Settings
 
 MINUTE = 60 * SECOND
@@ -35,7 +35,7 @@ class DispatchBudget(Struct, frozen=True, kw_only=True):
     def full(self) -> bool:
         return bool(self.allowed) and self.used >= self.allowed
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> BudgetAnswer:
         return {
             "limit": self.limit,
             "allowed": self.allowed or None,
@@ -168,7 +168,7 @@ class QueueAdmission:
             ),
         ]
 
-    def view(self, queue: Queue, slots: int) -> dict[str, Any]:
+    def view(self, queue: Queue, slots: int) -> AdmissionAnswer:
         """For operators: each limit, what is used of it, and whether the queue accepts."""
         budgets = {budget.limit: budget for budget in self.budgets(queue)}
         refusal = self.refusal(queue)

@@ -7,7 +7,7 @@ found when somebody asks: no worker, overdue, held back, failing types, late sch
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlencode
 
 from msgspec import Struct
@@ -15,6 +15,7 @@ from msgspec import Struct
 from backstay.kernel.spans import whole_span
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.overview import AttentionAbout, AttentionAnswer
 from backstay.server.fleet import Fleet
 from backstay.server.queue_views import QueueState, QueueViews
 from backstay.server.tallies import WindowFigures
@@ -64,9 +65,9 @@ class Attention(Struct, frozen=True, kw_only=True):
     link: str
     action: tuple[str, str]
     oldest: Micros | None = None
-    about: dict[str, Any] = {}
+    about: AttentionAbout = {}
 
-    def shown(self, now: Micros) -> dict[str, Any]:
+    def shown(self, now: Micros) -> AttentionAnswer:
         return {
             "cause": self.cause,
             "tone": self.tone,

@@ -15,6 +15,7 @@ from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunQuery
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.bulk import BulkAnswer, BulkResult
 
 Action = Literal["cancel", "terminate", "repair", "signal", "archive", "pause", "unpause", "retry_now"]
 Status = Literal["running", "stopping", "stopped", "completed"]
@@ -32,7 +33,7 @@ class BulkRun(Struct, frozen=True, omit_defaults=True):
     reason: str | None = None  # of a rejection or failure
     command_id: str | None = None
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> BulkResult:
         return {
             "workflow_id": self.workflow_id,
             "run_id": self.run_id,
@@ -101,7 +102,7 @@ class BulkProgress:
     def done(self) -> int:
         return self.outcomes.total()
 
-    def shown(self, bulk: BulkOperation) -> dict[str, Any]:
+    def shown(self, bulk: BulkOperation) -> BulkAnswer:
         done = self.done
         refused = self.outcomes["rejected"] + self.outcomes["failed"]
         return {

@@ -5,11 +5,10 @@ Several apps may share one database. If a server has a compatibility namespace, 
 
 from __future__ import annotations
 
-from typing import Any
-
 from backstay.kernel.decision import RunRow
 from backstay.kernel.views.facts import Takers
 from backstay.protocol.history import iso
+from backstay.server.answers.runs import FleetEntry, FleetOfRun
 from backstay.server.rollouts import Rollouts
 from backstay.server.workers import RegisteredWorker, WorkerRegistry
 
@@ -51,7 +50,7 @@ class Fleet:
             builds=sorted({worker.build_id for worker in of_type if worker.build_id is not None}),
         )
 
-    def of_run(self, row: RunRow) -> dict[str, Any]:
+    def of_run(self, row: RunRow) -> FleetOfRun:
         """The live workers of the queue of a run, and why none of them takes its work."""
         wanted, ours = row.compatibility, self.ours
         there = self.live(row.namespace, row.queue)
@@ -71,7 +70,7 @@ class Fleet:
             "compatibility_fleet": [self.entry(worker, worker.worker_id in able, row.queue) for worker in there],
         }
 
-    def entry(self, worker: RegisteredWorker, supports_required: bool, queue: str | None = None) -> dict[str, Any]:
+    def entry(self, worker: RegisteredWorker, supports_required: bool, queue: str | None = None) -> FleetEntry:
         """A worker as an entry of the fleet. `source` says where its heartbeat is kept."""
         said = worker.process_metrics
         return {

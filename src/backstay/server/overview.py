@@ -7,9 +7,8 @@ share its answer.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from backstay.engine.certificate import shown_proof
+from backstay.engine.certificate import CertificateAnswer, shown_proof
 from backstay.engine.node import Node
 from backstay.engine.queue_rates import QueueRates
 from backstay.kernel.values import SCHEDULES, SECOND, Micros
@@ -18,6 +17,14 @@ from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server import attention
 from backstay.server.admission import QueueAdmission
+from backstay.server.answers.overview import (
+    FleetAnswer,
+    OverviewAnswer,
+    OverviewQueues,
+    OverviewWakes,
+    ScheduleCountsAnswer,
+    WakeInterval,
+)
 from backstay.server.fleet import Fleet
 from backstay.server.queue_views import QueueState, QueueViews
 from backstay.server.settings import Settings
@@ -45,9 +52,9 @@ class Overviews:
         self._settings = settings
         self._tallies = Tallies(node.store, node.engine.world.now)
         self._large: dict[str, tuple[Micros, OpenSizes]] = {}
-        self._under_way: dict[tuple[str, str], asyncio.Task[dict[str, Any]]] = {}
+        self._under_way: dict[tuple[str, str], asyncio.Task[OverviewAnswer]] = {}
 
-    async def read(self, namespace: str, window: str) -> dict[str, Any]:
+    async def read(self, namespace: str, window: str) -> OverviewAnswer:
         """The overview of a namespace; `window` is one of `tallies.WINDOWS`."""
         key = (namespace, window)
         task = self._under_way.get(key)
@@ -56,7 +63,7 @@ class Overviews:
             task.add_done_callback(lambda _: self._under_way.pop(key, None))
         return await asyncio.shield(task)
 
-    async def _read(self, namespace: str, window: str) -> dict[str, Any]:
+    async def _read(self, namespace: str, window: str) -> OverviewAnswer:
         store, now = self._store, self._engine.world.now()
         # Two at a time, where the database can: these two take longest.
         (states, runs), wakes = await asyncio.gather(
@@ -85,7 +92,7 @@ class Overviews:
             "wakes": shown_wakes(wakes, now),
         }
 
-    def _certificate(self, namespace: str, now: Micros) -> dict[str, Any] | None:
+    def _certificate(self, namespace: str, now: Micros) -> CertificateAnswer | None:
         """The last proof. None on a server that is not the engine, and until the first pass has ended."""
         proof = self._node.certificate.proof
         return None if proof is None else shown_proof(proof, namespace, now)
@@ -124,7 +131,7 @@ class Overviews:
             known = self._large[namespace] = (now, await self._store.open_sizes(namespace, events, size))
         return known[1]
 
-    def _shown_queues(self, queues: list[QueueState], now: Micros) -> dict[str, Any]:
+    def _shown_queues(self, queues: list[QueueState], now: Micros) -> OverviewQueues:
         """Queues with the oldest tasks first, and then those without any."""
         ordered = sorted(queues, key=lambda queue: (queue.oldest is None, queue.oldest or 0, queue.name))
         return {
@@ -144,7 +151,7 @@ class Overviews:
             ],
         }
 
-    def _shown_fleet(self, namespace: str) -> dict[str, Any] | None:
+    def _shown_fleet(self, namespace: str) -> FleetAnswer | None:
         if self._fleet is None:
             return None
         everybody, live = self._fleet.of(namespace), self._fleet.live(namespace)
@@ -173,7 +180,7 @@ async def schedule_counts(store: Store, namespace: str, now: Micros) -> Schedule
     return await store.schedule_counts(namespace + SCHEDULES, now + HOUR, now - attention.LATE)
 
 
-def shown_schedules(counts: ScheduleCounts) -> dict[str, Any]:
+def shown_schedules(counts: ScheduleCounts) -> ScheduleCountsAnswer:
     return {
         "active": counts.active,
         "paused": counts.paused,
@@ -183,7 +190,7 @@ def shown_schedules(counts: ScheduleCounts) -> dict[str, Any]:
     }
 
 
-def shown_wakes(wakes: Wakes, now: Micros) -> dict[str, Any]:
+def shown_wakes(wakes: Wakes, now: Micros) -> OverviewWakes:
     """The next hour in intervals of five minutes, and the next day in hours."""
     hours: dict[Micros, int] = {}
     for at, runs in wakes.counts.items():
@@ -202,6 +209,6 @@ def shown_wakes(wakes: Wakes, now: Micros) -> dict[str, Any]:
     }
 
 
-def _intervals(counts: dict[Micros, int]) -> list[dict[str, Any]]:
+def _intervals(counts: dict[Micros, int]) -> list[WakeInterval]:
     """Those in which something wakes."""
     return [{"at": iso(at), "runs": counts[at]} for at in sorted(counts)]

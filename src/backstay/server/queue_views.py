@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from backstay.engine.engine import Engine
 from backstay.engine.leases import Queue
@@ -19,6 +19,16 @@ from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server.admission import MINUTE, QueueAdmission
+from backstay.server.answers.queues import (
+    AdmissionAnswer,
+    LeaseAnswer,
+    PollerAnswer,
+    QueueAnswer,
+    QueueRatesAnswer,
+    QueueTasks,
+    QueueWaits,
+    WaitPercentiles,
+)
 from backstay.server.workers import RegisteredWorker, WorkerRegistry
 from backstay.store.figures import WaitingGroup
 
@@ -95,7 +105,7 @@ class QueueViews:
     def live(self, queue: QueueState) -> list[RegisteredWorker]:
         return [worker for worker in queue.serving if not self._workers.stale(worker)]
 
-    def shown(self, queue: QueueState, *, leases: int = NAMED) -> dict[str, Any]:
+    def shown(self, queue: QueueState, *, leases: int = NAMED) -> QueueAnswer:
         """A queue as its routes show it."""
         now = self._engine.world.now()
         live = self.live(queue)
@@ -139,7 +149,7 @@ class QueueViews:
             "current_leases": [_lease(task) for task in queue.leased[:leases]],
         }
 
-    def _stats(self, queue: QueueState, kind: str, now: Micros) -> dict[str, Any]:
+    def _stats(self, queue: QueueState, kind: str, now: Micros) -> QueueTasks:
         leased = [task for task in queue.leased if task.kind == kind]
         rates = self._known(queue, kind)
         oldest = min((group.oldest for group in queue.waiting if group.kind == kind), default=None)
@@ -157,7 +167,7 @@ class QueueViews:
     def _known(self, queue: QueueState, kind: str) -> Rates | None:
         return self._rates.of(queue.place(kind)) if self._engine.holder else None
 
-    def _minute(self, queue: QueueState) -> dict[str, float] | None:
+    def _minute(self, queue: QueueState) -> QueueRatesAnswer | None:
         """Tasks of both kinds a minute."""
         known = [rates for rates in (self._known(queue, kind) for kind in KINDS) if rates is not None]
         if not known:
@@ -168,24 +178,21 @@ class QueueViews:
             "completed_per_minute": sum(rates.completed for rates in known),
         }
 
-    def _waits(self, queue: QueueState) -> dict[str, Any] | None:
+    def _waits(self, queue: QueueState) -> QueueWaits | None:
         """For how long tasks waited for a worker, in the last five to ten minutes."""
         if not self._engine.holder:
             return None
-        return {
-            f"{kind}_tasks": {
-                "count": (rates := self._rates.of(queue.place(kind))).waits,
-                "p50_ms": _milliseconds(rates.p50),
-                "p95_ms": _milliseconds(rates.p95),
-            }
-            for kind in KINDS
-        }
+        return {"workflow_tasks": self._waited(queue, "workflow"), "activity_tasks": self._waited(queue, "activity")}
 
-    def _limits(self, place: Queue, slots: int) -> dict[str, Any]:
+    def _waited(self, queue: QueueState, kind: str) -> WaitPercentiles:
+        rates = self._rates.of(queue.place(kind))
+        return {"count": rates.waits, "p50_ms": _milliseconds(rates.p50), "p95_ms": _milliseconds(rates.p95)}
+
+    def _limits(self, place: Queue, slots: int) -> AdmissionAnswer:
         view = self._admission.view(place, slots)
-        return view if self._engine.holder else view | {"status": "unavailable", "reason": "not_the_engine"}
+        return view if self._engine.holder else {**view, "status": "unavailable", "reason": "not_the_engine"}
 
-    def _poller(self, worker: RegisteredWorker) -> dict[str, Any]:
+    def _poller(self, worker: RegisteredWorker) -> PollerAnswer:
         return {
             "worker_id": worker.worker_id,
             "runtime": worker.runtime,
@@ -241,7 +248,7 @@ def _milliseconds(length: Micros | None) -> float | None:
     return None if length is None else length / 1000
 
 
-def _lease(task: Task) -> dict[str, Any]:
+def _lease(task: Task) -> LeaseAnswer:
     return {
         "task_id": task.id,
         "task_type": task.kind,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import Struct
 
+from backstay.server.answers.runs import SavedViewAnswer
 from backstay.server.run_filters import Filters, Plain
 from backstay.server.visibility_contract import SUPPORTED, VERSION
 
@@ -29,7 +28,7 @@ class SavedView(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def asks(self) -> Filters:
         return Filters(fields=self.filters, labels=self.labels, attributes=self.attributes)
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self) -> SavedViewAnswer:
         known = self.version in SUPPORTED
         return {
             "id": self.id,

@@ -21,6 +21,7 @@ from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.house import WorkerSessionAnswer
 from backstay.server.http_errors import HttpError
 from backstay.server.registry import StoredRegistry
 from backstay.server.workers import RegisteredWorker, WorkerRegistry
@@ -154,7 +155,7 @@ class SessionRegistry:
             return "orphaned"
         return "failed" if session.lease_expires_at <= now else "active"
 
-    def view(self, session: SessionRecord) -> dict[str, Any]:
+    def view(self, session: SessionRecord) -> WorkerSessionAnswer:
         worker = self._workers.get(session.namespace, session.worker_id)
         status = self.status(session)
         options = session.options

@@ -7,11 +7,12 @@ once a minute, and each request reads the last two intervals only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views.percentiles import percentile
 from backstay.protocol.history import iso
+from backstay.server.answers.overview import FlowSeries, FlowTotals, RunFlow, TypeAnswer, TypesAnswer
 from backstay.store import Store
 from backstay.store.figures import DurationCount, TallyCount
 from backstay.store.views import HOUR, MINUTE
@@ -63,9 +64,15 @@ class TypeFigures(NamedTuple):
     def pass_rate(self) -> float | None:
         return self.counts.get("completed", 0) / self.ended if self.ended else None
 
-    def shown(self) -> dict[str, Any]:
-        counts = {name: self.counts.get(name, 0) for name in TallyCount._fields[1:]}
-        return {"workflow_type": self.workflow_type, **counts, "pass_rate": self.pass_rate, **percentiles(self.buckets)}
+    def shown(self) -> TypeAnswer:
+        p50, p95 = percentiles(self.buckets)
+        return {
+            "workflow_type": self.workflow_type,
+            **_flow(self.counts),
+            "pass_rate": self.pass_rate,
+            "p50_ms": p50,
+            "p95_ms": p95,
+        }
 
 
 class WindowFigures(NamedTuple):
@@ -74,22 +81,19 @@ class WindowFigures(NamedTuple):
     series: list[TallyCount]
     types: list[TypeFigures]  # the busiest first
 
-    def shown_series(self) -> dict[str, Any]:
+    def shown_series(self) -> FlowSeries:
         """Every interval of the window, also those in which nothing happened."""
         grain = self.window.grain
         found = {count.at: count for count in self.series}
-        nothing = dict.fromkeys(TallyCount._fields[1:], 0)
+        nothing = TallyCount(0, 0, 0, 0, 0, 0, 0)
         points = [self.since + number * grain for number in range(self.window.intervals)]
         return {
             "interval_seconds": grain // SECOND,
             "since": iso(self.since),
-            "points": [
-                {"at": iso(at), **(dict(zip(nothing, found[at][1:], strict=True)) if at in found else nothing)}
-                for at in points
-            ],
+            "points": [{"at": iso(at), **_flow(found.get(at, nothing)._asdict())} for at in points],
         }
 
-    def shown_totals(self) -> dict[str, Any]:
+    def shown_totals(self) -> FlowTotals:
         totals = {name: sum(one.counts.get(name, 0) for one in self.types) for name in TallyCount._fields[1:]}
         merged: dict[int, int] = {}
         for one in self.types:
@@ -97,9 +101,10 @@ class WindowFigures(NamedTuple):
                 merged[bucket] = merged.get(bucket, 0) + number
         ended = totals["completed"] + totals["failed"]
         rate = totals["completed"] / ended if ended else None
-        return {**totals, "pass_rate": rate, **percentiles(merged)}
+        p50, p95 = percentiles(merged)
+        return {**_flow(totals), "pass_rate": rate, "p50_ms": p50, "p95_ms": p95}
 
-    def shown_types(self) -> dict[str, Any]:
+    def shown_types(self) -> TypesAnswer:
         return {"count": len(self.types), "busiest": [one.shown() for one in self.types[:TYPES]]}
 
 
@@ -147,9 +152,20 @@ def _types(durations: list[DurationCount]) -> list[TypeFigures]:
     return sorted(found.values(), key=lambda one: (-sum(one.counts.values()), one.workflow_type))
 
 
-def percentiles(buckets: Mapping[int, int]) -> dict[str, float | None]:
-    """Durations of runs in milliseconds; the buckets of a tally count in milliseconds, too."""
-    return {f"p{share}_ms": _rounded(percentile(buckets, share / 100)) for share in (50, 95)}
+def _flow(counts: Mapping[str, int]) -> RunFlow:
+    return {
+        "started": counts.get("started", 0),
+        "completed": counts.get("completed", 0),
+        "failed": counts.get("failed", 0),
+        "cancelled": counts.get("cancelled", 0),
+        "terminated": counts.get("terminated", 0),
+        "continued": counts.get("continued", 0),
+    }
+
+
+def percentiles(buckets: Mapping[int, int]) -> tuple[float | None, float | None]:
+    """The median and the 95th percentile of durations in milliseconds; the buckets of a tally count in milliseconds, too."""
+    return _rounded(percentile(buckets, 0.5)), _rounded(percentile(buckets, 0.95))
 
 
 def _rounded(length: float | None) -> float | None:

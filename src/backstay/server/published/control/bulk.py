@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from backstay.kernel.decision import RunRow
 from backstay.protocol.tasks import after_token, page_token
+from backstay.server.answers.bulk import BulkAnswer, BulkResultsAnswer, BulksAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.bulk import command_run
 from backstay.server.bulk_records import Action, BulkOperation, BulkProgress, BulkRun
@@ -54,7 +55,7 @@ async def begin(server: Server, request: HttpRequest) -> HttpResponse:
     bulk = _asked(server, request, body)
     again = _repeated(server, bulk)
     if again is not None:
-        return HttpResponse((await server.bulks.progress(again)).shown(again) | {"repeated": True})
+        return HttpResponse({**(await server.bulks.progress(again)).shown(again), "repeated": True})
     count, examples = await _count(server, bulk)
     _check(server, body, count)
     bulk = replace(bulk, expected=count)
@@ -69,7 +70,7 @@ async def begin(server: Server, request: HttpRequest) -> HttpResponse:
             retry_after_seconds=5,
         )
     await server.bulks.begin(bulk)
-    return HttpResponse(BulkProgress().shown(bulk) | {"repeated": False}, 202)
+    return HttpResponse({**BulkProgress().shown(bulk), "repeated": False}, 202)
 
 
 def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperation:
@@ -179,27 +180,28 @@ async def _rehearsed(server: Server, bulk: BulkOperation, examples: list[RunRow]
     }
 
 
-async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def listing(server: Server, request: HttpRequest) -> BulksAnswer:
     """Bulk operations, newest first."""
     found = server.bulks.of(request.namespace)
     shown = [(await server.bulks.progress(bulk)).shown(bulk) for bulk in found]
     return {"namespace": request.namespace, "bulk_operations": shown, "bulk_count": len(shown)}
 
 
-async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def describe(server: Server, request: HttpRequest) -> BulkResultsAnswer:
     """How far a bulk operation is, and a page of what it did."""
     bulk = await _named(server, request)
     token = request.query.get("next_page_token") or None
     number = after_token(token, "next_page_token") if token else 0
     page = await server.bulks.page(bulk, number)
     more = page is not None and (page.end is not None or not page.done) and (bulk.is_open or number + 1 < bulk.pages)
-    return (await server.bulks.progress(bulk)).shown(bulk) | {
+    return {
+        **(await server.bulks.progress(bulk)).shown(bulk),
         "results": [] if page is None else [run.shown() for run in page.runs],
         "next_page_token": page_token(number + 1) if more else None,
     }
 
 
-async def stop(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def stop(server: Server, request: HttpRequest) -> BulkAnswer:
     """Stop a bulk operation after the runs that it is at. What was done stays done."""
     request.decode(StopBulkBody)
     bulk = await server.bulks.stop_one(await _named(server, request))

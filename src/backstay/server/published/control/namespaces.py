@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from backstay.protocol import requests as ask
 from backstay.protocol.history import iso
 from backstay.protocol.schedules import ListSchedules
+from backstay.server.answers.house import NamespaceAnswer, NamespacesAnswer
 from backstay.server.auth import ADMIN, OPERATOR, require_namespace
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
@@ -32,7 +33,7 @@ class UpdateNamespaceBody(Struct, frozen=True, kw_only=True):
     retention_days: Days | UnsetType = UNSET
 
 
-async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def listing(server: Server, request: HttpRequest) -> NamespacesAnswer:
     found = [namespace for namespace in server.namespaces.all() if request.bound in (None, namespace.name)]
     return {"namespaces": [_shown(namespace) for namespace in found]}
 
@@ -54,11 +55,11 @@ async def create(server: Server, request: HttpRequest) -> HttpResponse:
     return HttpResponse(_shown(namespace), 201)
 
 
-async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def describe(server: Server, request: HttpRequest) -> NamespaceAnswer:
     return _shown(_named(server, request))
 
 
-async def update(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def update(server: Server, request: HttpRequest) -> NamespaceAnswer:
     body = request.decode(UpdateNamespaceBody)
     before = _named(server, request)
     after = replace(
@@ -103,7 +104,7 @@ def _named(server: Server, request: HttpRequest) -> Namespace:
     return found
 
 
-def _shown(namespace: Namespace) -> dict[str, Any]:
+def _shown(namespace: Namespace) -> NamespaceAnswer:
     return {
         "name": namespace.name,
         "description": namespace.description,

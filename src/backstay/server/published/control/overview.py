@@ -8,6 +8,7 @@ from typing import Any
 
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
+from backstay.server.answers.overview import OverviewAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest
@@ -24,7 +25,7 @@ _LENGTH = re.compile(r"(\d{1,9})([smhd]?)", re.ASCII)
 _UNITS = {"": SECOND, "s": SECOND, "m": 60 * SECOND, "h": HOUR, "d": 24 * HOUR}
 
 
-async def overview(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def overview(server: Server, request: HttpRequest) -> OverviewAnswer:
     """What needs somebody, what there is, how it went in the window, and what comes."""
     window = request.query.get("window") or "24h"
     if window not in WINDOWS:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
-from backstay.engine.certificate import shown_proof
+from backstay.engine.certificate import CertificateAnswer, shown_proof
 from backstay.engine.stored_views import Rebuild
 from backstay.server.auth import ADMIN, OPERATOR
 from backstay.server.http_messages import HttpRequest
@@ -48,7 +48,7 @@ async def rebuild(server: Server, request: HttpRequest) -> dict[str, Any]:
     return {"namespace": request.namespace, **msgspec.to_builtins(done)}
 
 
-async def liveness(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def liveness(server: Server, request: HttpRequest) -> CertificateAnswer:
     """The liveness certificate of a namespace. With `fresh=1` it is proven now."""
     certificate = server.node.certificate
     proof = certificate.proof

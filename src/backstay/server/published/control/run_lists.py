@@ -6,12 +6,13 @@ Each answer says how many runs it looked at, and whether that was all of them.
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 from backstay.kernel.views.run_query import GROUPS, RunQuery, over_budget, sort_timestamp
 from backstay.protocol.history import iso
 from backstay.protocol.run_lists import PAGE_MAX, CountRuns, ListedRun, SearchRuns
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.runs import ListedRunAnswer, RunCountAnswer, RunsAnswer, SuggestionsAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest
@@ -73,7 +74,7 @@ def view_of(server: Server, namespace: str, id: str | None) -> SavedView | None:
     return found
 
 
-async def flows(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def flows(server: Server, request: HttpRequest) -> RunsAnswer:
     """Runs of a bucket that fit all filters, one page."""
     asked = Asked(server, request, LIST_PARAMETERS)
     chosen = _chosen(request.query.get("fields"))
@@ -83,7 +84,7 @@ async def flows(server: Server, request: HttpRequest) -> dict[str, Any]:
     now = server.now
     rows = [shown(run, asked.query.budget, now) for run in found.runs]
     return {
-        "flows": rows if chosen is None else [{name: row[name] for name in chosen} for row in rows],
+        "flows": rows if chosen is None else [_with(row, chosen) for row in rows],
         "flow_count": len(found.runs),
         "looked_at": found.looked_at,
         "complete": found.complete,
@@ -93,7 +94,7 @@ async def flows(server: Server, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def counts(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def counts(server: Server, request: HttpRequest) -> RunCountAnswer:
     """How many runs of a bucket fit all filters, in groups if asked."""
     asked = Asked(server, request, COUNT_PARAMETERS)
     group_by = request.query.get("group_by") or None
@@ -119,7 +120,7 @@ async def filter_definition(server: Server, request: HttpRequest) -> dict[str, A
     return definition() | {"attributes": dict(server.attributes.of(request.namespace))}
 
 
-async def suggestions(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def suggestions(server: Server, request: HttpRequest) -> SuggestionsAnswer:
     """Values of a field that begin like this."""
     field = request.query.get("field") or ""
     prefix = request.query.get("prefix") or ""
@@ -143,13 +144,14 @@ async def suggestions(server: Server, request: HttpRequest) -> dict[str, Any]:
     return {"field": field, "prefix": prefix, "suggestions": found, "namespace": request.namespace}
 
 
-def shown(run: ListedRun, budget: tuple[int, int], now: int) -> dict[str, Any]:
+def shown(run: ListedRun, budget: tuple[int, int], now: int) -> ListedRunAnswer:
     """A run of a list: the names of the contract, and beside them what a person looks for first."""
     row, summary, present = run.row, run.summary, run.present
     events, size = (row.length, 0) if summary is None else (summary.events, summary.bytes)
     placed = iso(sort_timestamp(row.key))
     kind, name = (None, None) if summary is None else (summary.wait_kind, summary.wait_name)
-    return listed(row) | {
+    return {
+        **listed(row),
         "id": row.run_id,
         "instance_id": row.workflow_id,
         "queue": row.queue,
@@ -192,20 +194,13 @@ def shown(run: ListedRun, budget: tuple[int, int], now: int) -> dict[str, Any]:
     }
 
 
-COLUMNS = frozenset(
-    (
-        *("workflow_id", "run_id", "run_number", "workflow_type", "namespace", "business_key", "visibility_labels"),
-        *("search_attributes", "status", "status_bucket", "is_terminal", "closed_reason", "task_queue", "connection"),
-        *("compatibility", "payload_codec", "started_at", "closed_at", "history_length", "id", "instance_id", "queue"),
-        *("archived", "archived_at", "sort_timestamp", "sort_key", "history_event_count", "history_size_bytes"),
-        *("continue_as_new_recommended", "is_current_run", "declared_entry_mode", "declared_contract_source", "state"),
-        *("attention", "why", "since", "until", "liveness_state", "wait_kind", "wait_reason", "wait_started_at"),
-        *("wait_deadline_at", "open_wait_id", "resume_source_kind", "resume_source_id", "next_task_id"),
-        *("next_task_type", "next_task_status", "next_task_at", "attempt", "attempts", "last_error"),
-        *("exception_count", "duration_ms", "repair_blocked_reason", "repair_attention", "task_problem"),
-    )
-)
+COLUMNS = frozenset(ListedRunAnswer.__annotations__)
 """The columns of a row, which `fields` chooses from."""
+
+
+def _with(row: ListedRunAnswer, columns: list[str]) -> ListedRunAnswer:
+    """A row with these columns alone."""
+    return cast(ListedRunAnswer, {name: row[name] for name in columns})
 
 
 def _chosen(text: str | None) -> list[str] | None:

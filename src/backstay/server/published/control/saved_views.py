@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from backstay.server.answers.runs import SavedViewAnswer, SavedViewsAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
@@ -33,7 +34,7 @@ class ViewBody(Struct, frozen=True, kw_only=True):
     position: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
 
 
-async def views(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def views(server: Server, request: HttpRequest) -> SavedViewsAnswer:
     """The views of the server, and those that were saved in this namespace."""
     own = sorted(
         (view for _, view in server.saved_views.of(request.namespace)), key=lambda view: (view.position, view.name)
@@ -41,7 +42,7 @@ async def views(server: Server, request: HttpRequest) -> dict[str, Any]:
     return {"saved_views": [view.shown() for view in (*SYSTEM.values(), *own)], "namespace": request.namespace}
 
 
-async def view(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def view(server: Server, request: HttpRequest) -> SavedViewAnswer:
     """One view, also one of the system, or of a version that this server does not know."""
     id = request.params["view_id"]
     return (SYSTEM.get(id) or _own(server, request)).shown()
@@ -54,7 +55,7 @@ async def save(server: Server, request: HttpRequest) -> HttpResponse:
     return HttpResponse(made.shown(), 201)
 
 
-async def change(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def change(server: Server, request: HttpRequest) -> SavedViewAnswer:
     """Replace a view as a whole."""
     id = request.params["view_id"]
     if id in SYSTEM:

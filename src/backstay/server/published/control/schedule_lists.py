@@ -24,6 +24,7 @@ from backstay.protocol import schedules as ask
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.schedules import ScheduleAnswer, SchedulesAnswer, ScheduleSkips, StartedActionAnswer
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest
 from backstay.server.overview import schedule_counts, shown_schedules
@@ -60,7 +61,7 @@ class PageToken(NamedTuple):
 _decode_token = msgspec.json.Decoder(tuple[str, str, int, str]).decode
 
 
-async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def listing(server: Server, request: HttpRequest) -> SchedulesAnswer:
     """Schedules, newest first; deleted ones only by that status."""
     unknown = sorted(set(request.query) - _KNOWN)
     if unknown:
@@ -90,7 +91,7 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
     counts = await schedule_counts(server.store, request.namespace, server.now)
     return {
         "schedules": [
-            listed(schedule, request.namespace) | {"next_action_times": next_times}
+            listed(schedule, request.namespace, next_times)
             for schedule, next_times in zip(page.schedules, times, strict=True)
         ],
         "counts": shown_schedules(counts),
@@ -217,14 +218,14 @@ async def beside(work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
-def listed(schedule: Schedule, namespace: str) -> dict[str, Any]:
+def listed(schedule: Schedule, namespace: str, next_action_times: list[str]) -> ScheduleAnswer:
     """A schedule with flat fields for the newest clients, and the nested ones of older clients."""
     plan = schedule.plan
     action = plan.action
     next_fire_at = optional_iso(None if schedule.next_fire is None else schedule.next_fire.at)
     last_fired_at = optional_iso(schedule.last_fired_at)
     recent = [_started(started) for started in reversed(schedule.recent)]
-    skips = {
+    skips: ScheduleSkips = {
         "skipped_trigger_count": schedule.skipped_count,
         "last_skip_reason": schedule.last_skip_reason,
         "last_skipped_at": optional_iso(schedule.last_skipped_at),
@@ -283,10 +284,11 @@ def listed(schedule: Schedule, namespace: str) -> dict[str, Any]:
             "recent_actions": recent,
             **skips,
         },
+        "next_action_times": next_action_times,
     }
 
 
-def _started(started: StartedAction) -> dict[str, Any]:
+def _started(started: StartedAction) -> StartedActionAnswer:
     return {
         "trigger_number": started.trigger_number,
         "workflow_id": started.workflow_id,

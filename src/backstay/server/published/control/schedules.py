@@ -25,6 +25,7 @@ from backstay.protocol import schedules as ask
 from backstay.protocol.history import iso, to_wire
 from backstay.protocol.payloads import arguments
 from backstay.protocol.task_commands import memo
+from backstay.server.answers.schedules import PreviewAnswer, ScheduleAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
@@ -139,7 +140,7 @@ async def create(server: Server, request: HttpRequest) -> HttpResponse:
     )
 
 
-async def previewed(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def previewed(server: Server, request: HttpRequest) -> PreviewAnswer:
     """The next fires of a schedule that does not exist yet, in its time zone. Nothing is stored."""
     body = request.decode(PreviewBody)
     spec, now = _spec(body.spec), server.now
@@ -171,14 +172,13 @@ def _fires(spec: Spec, name: str, jitter: int, now: Micros, count: int) -> list[
     return preview(spec, name, jitter, now, count)
 
 
-async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def describe(server: Server, request: HttpRequest) -> ScheduleAnswer:
     """The current state of a schedule."""
     found = await server.api.call(
         ask.DescribeSchedule(schedule_id=request.params["schedule_id"], namespace=request.namespace)
     )
-    return listed(found, request.namespace) | {
-        "next_action_times": (await next_action_times(request.namespace, [found]))[0]
-    }
+    (times,) = await next_action_times(request.namespace, [found])
+    return listed(found, request.namespace, times)
 
 
 async def update(server: Server, request: HttpRequest) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from backstay.server.answers.house import WorkerSessionAnswer, WorkerSessionsAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest
@@ -14,7 +13,7 @@ from backstay.server.sessions import TERMINAL
 STATUSES = ("active", *TERMINAL)
 
 
-async def sessions(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def sessions(server: Server, request: HttpRequest) -> WorkerSessionsAnswer:
     status = request.query.get("status") or None
     if status is not None and status not in STATUSES:
         raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
@@ -30,7 +29,7 @@ async def sessions(server: Server, request: HttpRequest) -> dict[str, Any]:
     return {"namespace": request.namespace, "worker_sessions": found, "session_count": len(found)}
 
 
-async def session(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def session(server: Server, request: HttpRequest) -> WorkerSessionAnswer:
     found = server.sessions.get(request.namespace, request.params["session_id"])
     if found is None:
         raise HttpError(404, "session_not_found", f"there is no session {request.params['session_id']!r}")

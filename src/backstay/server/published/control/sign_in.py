@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.house import SessionAnswer
 from backstay.server.auth import ADMIN, ANYBODY, EVERY, OF_ROLE, SETTING, SIGNED, Caller
 from backstay.server.browser import BrowserSession, cross_site
 from backstay.server.http_errors import HttpError, invalid
@@ -61,10 +62,10 @@ async def sign_in(server: Server, request: HttpRequest) -> HttpResponse:
     )
     cookie = server.browser_sessions.cookie(headers, secret, server.browser_sessions.lifetime_seconds)
     caller = request.caller = caller._replace(session_id=session.id, method="session")
-    return HttpResponse(_shown(server, caller) | {"outcome": "signed_in"}, 201, headers=_cookie(cookie))
+    return HttpResponse({**_shown(server, caller), "outcome": "signed_in"}, 201, headers=_cookie(cookie))
 
 
-async def who(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def who(server: Server, request: HttpRequest) -> SessionAnswer:
     """Who the caller is, and what it may do."""
     return _shown(server, _caller(server, request))
 
@@ -136,7 +137,7 @@ def _how_to(server: Server) -> str:
     return f"Sign in with a token of this server; for one that reads and changes nothing: {HOW}"
 
 
-def _shown(server: Server, caller: Caller) -> dict[str, Any]:
+def _shown(server: Server, caller: Caller) -> SessionAnswer:
     settings = server.settings
     found = (session for session in server.browser_sessions.kept.all() if session.id == caller.session_id)
     session = None if caller.session_id is None else next(found, None)

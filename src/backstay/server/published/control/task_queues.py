@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from typing import Any
 
 import msgspec
 
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
+from backstay.server.answers.queues import QueueAnswer, QueuesAnswer, WaitingTaskAnswer, WaitingTasksAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest
@@ -23,7 +23,7 @@ LEASES = 10  # of each queue in a list
 _decode_token = msgspec.json.Decoder(tuple[str, str, Micros, int, str]).decode
 
 
-async def queues(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def queues(server: Server, request: HttpRequest) -> QueuesAnswer:
     """The queues of a namespace, by name: those with workers, tasks, or open runs that are pinned to a build."""
     size = request.integer("page_size", PAGE_MAX, 1, PAGE_MAX)
     after = request.query.get("after") or ""
@@ -36,12 +36,12 @@ async def queues(server: Server, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-async def queue(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def queue(server: Server, request: HttpRequest) -> QueueAnswer:
     """One queue."""
     return server.queues.shown(await server.queues.state(request.namespace, request.params["queue"]))
 
 
-async def waiting(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def waiting(server: Server, request: HttpRequest) -> WaitingTasksAnswer:
     """Tasks of a queue that are due and that no worker has, the oldest first."""
     name, now = request.params["queue"], server.now
     size = request.integer("page_size", PAGE, 1, PAGE_MAX)
@@ -55,7 +55,7 @@ async def waiting(server: Server, request: HttpRequest) -> dict[str, Any]:
     }
 
 
-def _shown(one: WaitingTask, now: Micros) -> dict[str, Any]:
+def _shown(one: WaitingTask, now: Micros) -> WaitingTaskAnswer:
     task = one.task
     return {
         "task_id": task.id,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from backstay.kernel.views.why import Why
 from backstay.protocol.history import iso
 from backstay.protocol.requests import ExplainWorkflow
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.runs import WhyAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.http_messages import HttpRequest
 from backstay.server.router import Route
@@ -18,7 +17,7 @@ from backstay.server.server import Server
 LAST = 2**53
 
 
-async def why(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def why(server: Server, request: HttpRequest) -> WhyAnswer:
     asked = "event" in request.query
     found = await server.api.call(
         ExplainWorkflow(
@@ -28,13 +27,14 @@ async def why(server: Server, request: HttpRequest) -> dict[str, Any]:
             event=request.integer("event", 1, 1, LAST) if asked else None,
         )
     )
-    return {"namespace": request.namespace, "generated_at": iso(server.now), **shown(found)}
+    return shown(found, request.namespace)
 
 
-def shown(found: Why) -> dict[str, Any]:
+def shown(found: Why, namespace: str) -> WhyAnswer:
     """The answer as JSON: times as text, and every field present."""
     source = found.resume_source
     return {
+        "namespace": namespace,
         "workflow_id": found.workflow_id,
         "run_id": found.run_id,
         "state": found.state,

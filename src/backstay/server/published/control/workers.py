@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.queues import BuildAnswer, BuildOverlap, BuildsAnswer, RolloutAnswer
 from backstay.server.auth import ADMIN, OPERATOR
 from backstay.server.http_errors import HttpError, invalid
 from backstay.server.http_messages import HttpRequest
@@ -73,7 +74,7 @@ async def remove_worker(server: Server, request: HttpRequest) -> dict[str, Any]:
     return await deregister_worker(server, request.namespace, request.params["worker_id"])
 
 
-async def builds(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def builds(server: Server, request: HttpRequest) -> BuildsAnswer:
     name = request.params["queue"]
     serving = server.workers.on(request.namespace, name)
     pinned = {
@@ -87,14 +88,13 @@ async def builds(server: Server, request: HttpRequest) -> dict[str, Any]:
         "stale_after_seconds": server.settings.worker_stale_after_seconds,
         "overlap": _overlap(server, name, serving),
         "build_ids": [
-            _cohort(server, request.namespace, name, build, [w for w in serving if w.build_id == build])
-            | _pinned(server, request.namespace, name, build, pinned.get(build or "", 0))
+            _cohort(server, request.namespace, name, build, serving, pinned.get(build or "", 0))
             for build in sorted(known, key=lambda build: build or "")
         ],
     }
 
 
-def _overlap(server: Server, name: str, serving: list[RegisteredWorker]) -> dict[str, Any]:
+def _overlap(server: Server, name: str, serving: list[RegisteredWorker]) -> BuildOverlap:
     """Whether several builds serve the queue, and the refusal that a worker of another build gets for a claim."""
     live = sorted({worker.build_id or "" for worker in serving if status_of(server, worker, name) == "active"})
     return {
@@ -106,15 +106,21 @@ def _overlap(server: Server, name: str, serving: list[RegisteredWorker]) -> dict
 
 
 def _cohort(
-    server: Server, namespace: str, name: str, build: str | None, members: list[RegisteredWorker]
-) -> dict[str, Any]:
+    server: Server, namespace: str, name: str, build: str | None, serving: list[RegisteredWorker], open_runs: int
+) -> BuildAnswer:
+    """A build on a queue. `open_runs`: those that wait for this build alone; runs that are pinned to no build count nowhere.
+
+    A build without workers stays listed for as long as there are any. `drained`: it takes nothing new, and nothing waits for it.
+    """
+    members = [worker for worker in serving if worker.build_id == build]
     states = [status_of(server, member, name) for member in members]
     counts = {state: states.count(state) for state in STATUSES}
     prints: dict[str, set[str]] = {}
     for member in members:
         for type, fingerprint in member.workflow_definition_fingerprints.items():
             prints.setdefault(type, set()).add(fingerprint)
-    return _rollout(server, namespace, server.rollouts.get(namespace, name, build)) | {
+    return {
+        **_rollout(server, namespace, server.rollouts.get(namespace, name, build)),
         "rollout_status": _rollout_status(counts),
         "active_worker_count": counts["active"],
         "draining_worker_count": counts["draining"],
@@ -126,17 +132,10 @@ def _cohort(
         "first_seen_at": optional_iso(min((member.registered_at for member in members), default=None)),
         "workflow_definition_fingerprint_count": sum(len(found) for found in prints.values()),
         "workflow_definition_fingerprint_conflicts": sorted(type for type, found in prints.items() if len(found) > 1),
+        "open_runs": open_runs,
+        "drained": server.rollouts.draining(namespace, name, build) and not open_runs,
+        "workers": [member.worker_id for member in members[:NAMED]],
     }
-
-
-def _pinned(server: Server, namespace: str, name: str, build: str | None, runs: int) -> dict[str, Any]:
-    """The open runs that wait for this build alone. A build without workers stays listed for as long as there are any.
-
-    Runs that are pinned to no build count nowhere. `drained`: the build takes nothing new, and nothing waits for it.
-    """
-    workers = [worker.worker_id for worker in server.workers.on(namespace, name) if worker.build_id == build]
-    draining = server.rollouts.draining(namespace, name, build)
-    return {"open_runs": runs, "drained": draining and not runs, "workers": workers[:NAMED]}
 
 
 def _distinct(values: Iterable[str | None]) -> list[str]:
@@ -151,7 +150,7 @@ def _rollout_status(counts: dict[str, int]) -> str:
     return "stale_only" if counts["stale"] else "no_workers"
 
 
-def _rollout(server: Server, namespace: str, rollout: Rollout) -> dict[str, Any]:
+def _rollout(server: Server, namespace: str, rollout: Rollout) -> RolloutAnswer:
     chosen = server.rollouts.promotion(namespace, rollout.queue)
     return {
         "namespace": namespace,
@@ -165,7 +164,7 @@ def _rollout(server: Server, namespace: str, rollout: Rollout) -> dict[str, Any]
     }
 
 
-async def drain(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def drain(server: Server, request: HttpRequest) -> RolloutAnswer:
     build = request.decode(BuildBody).build_id
     return _rollout(
         server,
@@ -174,14 +173,14 @@ async def drain(server: Server, request: HttpRequest) -> dict[str, Any]:
     )
 
 
-async def resume(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def resume(server: Server, request: HttpRequest) -> RolloutAnswer:
     build = request.decode(BuildBody).build_id
     return _rollout(
         server, request.namespace, await server.rollouts.resume(request.namespace, request.params["queue"], build)
     )
 
 
-async def promote(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def promote(server: Server, request: HttpRequest) -> RolloutAnswer:
     build = request.decode(BuildBody).build_id
     return _rollout(
         server,

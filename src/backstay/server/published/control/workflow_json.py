@@ -15,6 +15,7 @@ from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.run_detail import BUCKET_OF
 from backstay.protocol.run_fields import HistoryBudget, run_fields
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.runs import RunAnswer
 from backstay.server.http_errors import HttpError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def bucket(status: str) -> str:
     return BUCKET_OF.get(status, "running")
 
 
-def listed(row: RunRow) -> dict[str, Any]:
+def listed(row: RunRow) -> RunAnswer:
     """A run in a list: what its index row holds."""
     return {
         "workflow_id": row.workflow_id,
@@ -77,7 +78,7 @@ def described(server: Server, looked: Looked) -> dict[str, Any]:
             "is_terminal": False,
         }
     return (
-        listed(row)
+        {**listed(row)}
         | _recorded(looked.ends)
         | {"memo": {key: decoded(blob) for key, blob in found.memo.items()}}
         | run_fields(row, found, budget(server))
@@ -86,7 +87,7 @@ def described(server: Server, looked: Looked) -> dict[str, Any]:
             "current_run_source": found.current_run_source,
             "run_count": row.number,
         }
-        | server.fleet.of_run(row)
+        | {**server.fleet.of_run(row)}
     )
 
 
@@ -98,7 +99,13 @@ def undescribed(server: Server, row: RunRow) -> dict[str, Any]:
         "current_run_source": None,
         "run_count": row.number,
     }
-    return listed(row) | _recorded(Ends()) | run_fields(row, None, budget(server)) | about | server.fleet.of_run(row)
+    return (
+        {**listed(row)}
+        | _recorded(Ends())
+        | run_fields(row, None, budget(server))
+        | about
+        | {**server.fleet.of_run(row)}
+    )
 
 
 def run_in_chain(looked: Looked) -> dict[str, Any]:
@@ -106,7 +113,7 @@ def run_in_chain(looked: Looked) -> dict[str, Any]:
     found = looked.found
     assert found.run is not None, "it is a run"
     return (
-        listed(found.run)
+        {**listed(found.run)}
         | _recorded(looked.ends)
         | {
             "memo": {key: decoded(blob) for key, blob in found.memo.items()},
