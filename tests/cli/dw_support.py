@@ -69,6 +69,19 @@ def declined(why: str) -> None:
     raise CardDeclined(why)
 """
 
+NAP = """
+from backstay import activity, sleep, workflow
+
+@activity
+def say(text: str) -> str:
+    return text
+
+@workflow
+def nap() -> str:
+    sleep("1500ms")
+    return say("done")
+"""
+
 
 class Dev:
     """A running `dw dev`."""

@@ -7,22 +7,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from dw_support import SHOP, Place, mistaken, until
+from dw_support import NAP, SHOP, Place, mistaken, until
 
 from backstay import Backstay
-
-NAP = """
-from backstay import activity, sleep, workflow
-
-@activity
-def say(text: str) -> str:
-    return text
-
-@workflow
-def nap() -> str:
-    sleep("{seconds}")
-    return say("{text}")
-"""
 
 
 def test_dw_dev_runs_the_workflows_of_a_file_and_prints_their_events(place: Place) -> None:
@@ -47,17 +34,43 @@ def test_dw_dev_runs_the_workflows_of_a_file_and_prints_their_events(place: Plac
 
 
 def test_a_save_reloads_and_open_runs_go_on(place: Place) -> None:
-    file = place.write("nap.py", NAP.format(seconds="1500ms", text="old"))
+    file = place.write("nap.py", NAP)
     dev = place.dev("nap.py")
     dev.wait("ready")
     place.dw("start", "nap.py:nap", "nap-1")
     dev.wait("nap-1  timer set for 1.5 s")
-    file.write_text(NAP.format(seconds="1500ms", text="new"))
+    file.write_text(NAP.replace('"done"', '"new"'))
     dev.wait("nap.py was saved; reloading")
     dev.wait("1 open runs go on")
     dev.wait("✓ nap-1  nap completed in")
     shown = place.ask("history", "nap-1").stdout
     assert "'new'" in shown
+
+
+COMMANDING = """
+import logging
+from backstay import workflow
+
+@workflow(type="in \\x1b]0;title\\x07\\u202e")
+def order() -> str:
+    logging.getLogger("shop").warning("\\x1b[2J cleared %s", "\\x9b31m")
+    raise ValueError("\\x1b[31m")
+"""
+
+
+def test_no_text_of_a_run_commands_the_terminal(place: Place) -> None:
+    place.write("app.py", COMMANDING)
+    dev = place.dev("app.py")
+    dev.wait("ready")
+    place.dw("start", "app.py:order", "order-1")
+    dev.wait(" [2J cleared  31m")
+    dev.wait("✗ order-1  in  ]0;title")
+    asked = [place.ask(*words) for words in (("list",), ("describe", "order-1"), ("why", "order-1"), ("overview",))]
+    shown = "\n".join(
+        (*dev.lines, *(done.stdout for done in asked), place.ask("history", "order-1", "--traces").stdout)
+    )
+    assert "title" in shown
+    assert [c for c in shown if not c.isprintable() and c != "\n"] == []
 
 
 SAVES_ITSELF = """
@@ -70,7 +83,7 @@ if "# saved" not in file.read_text().splitlines()[-1]:
 
 
 def test_a_save_while_the_file_is_imported_reloads_it(place: Place) -> None:
-    place.write("itself.py", SAVES_ITSELF + NAP.format(seconds="1500ms", text="new"))
+    place.write("itself.py", SAVES_ITSELF + NAP)
     dev = place.dev("itself.py")
     dev.wait("itself.py was saved; reloading")
     dev.wait("ready")
@@ -155,9 +168,8 @@ def test_doubtful_code_is_warned_about(place: Place) -> None:
 
 
 def test_a_run_that_no_longer_fits_is_shown_side_by_side_and_tried_again_after_a_fix(place: Place) -> None:
-    right = NAP.format(seconds="1500ms", text="x")
-    wrong = right.replace("    sleep(", "    say('first')\n    sleep(")
-    file = place.write("nap.py", right)
+    wrong = NAP.replace("    sleep(", "    say('first')\n    sleep(")
+    file = place.write("nap.py", NAP)
     dev = place.dev("nap.py")
     dev.wait("ready")
     place.dw("start", "nap.py:nap", "nap-1")
@@ -167,7 +179,7 @@ def test_a_run_that_no_longer_fits_is_shown_side_by_side_and_tried_again_after_a
     dev.wait("■ nap-1  is blocked: replay diverged at step 1: history has timer, the code asked for activity say")
     dev.wait("history has")
     assert "activity say" in dev.wait("1: timer")
-    file.write_text(right + "\n# fixed\n")
+    file.write_text(NAP + "\n# fixed\n")
     dev.wait("reloading")
     dev.wait("✓ nap-1  nap completed")
 

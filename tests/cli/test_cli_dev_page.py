@@ -11,22 +11,9 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from dw_support import SHOP, Place, mistaken, until
+from dw_support import NAP, SHOP, Place, mistaken, until
 
 HEADERS = {"X-Durable-Workflow-Control-Plane-Version": "2"}
-
-NAP = """
-from backstay import activity, sleep, workflow
-
-@activity
-def say(text: str) -> str:
-    return text
-
-@workflow
-def nap() -> str:
-    sleep("1500ms")
-    return say("done")
-"""
 
 SLOW = """
 import os

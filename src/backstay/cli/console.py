@@ -1,15 +1,32 @@
-"""The console that commands print to: colours only on a terminal, and nothing is cut when piped."""
+"""The console that commands print to: colours only on a terminal, nothing is cut when piped, and no text can command it."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 
 def console() -> Console:
     """Output as wide as the terminal; piped output is as wide as it needs to be, so that ids stay whole."""
-    made = Console(highlight=False, soft_wrap=True, file=sys.stdout)
+    made = PlainTextConsole(highlight=False, soft_wrap=True, file=sys.stdout)
     if not made.is_terminal:
         made.width = 10_000
     return made
+
+
+class PlainTextConsole(Console):
+    """Prints text only: workflow types, log records and the like come from anywhere, and may hold what a terminal obeys."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
+
+
+def printable(text: str) -> str:
+    """The text without control characters, but with its lines and its indentation."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)

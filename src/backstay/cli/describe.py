@@ -137,7 +137,7 @@ def _show_block(out: Console, id: str, block: Block) -> None:
     what = "blocked" if block.replay_blocked else "the workflow task failed and is tried again"
     out.print(f"{what}: {format.shortened(block.message, 1000)}", style="bold red", markup=False)
     for line in (block.stack_trace or "").splitlines():
-        out.print(f"  {format.printable(line)}", style="bright_black", markup=False, highlight=False)
+        out.print(f"  {line}", style="bright_black", markup=False, highlight=False)
     if block.difference:
         out.print(side_by_side(block.difference))
     if block.replay_blocked:

@@ -18,7 +18,6 @@ __all__ = [
     "moment",
     "now",
     "offset",
-    "printable",
     "shortened",
     "span",
     "value",
@@ -48,13 +47,7 @@ def where(event: Event | None, whole: bool = False) -> list[str]:
     if found is None:
         return []
     if whole:
-        lines = found.traceback.splitlines() if found.traceback else found.trace
-        return [printable(line) for line in lines]
+        return found.traceback.splitlines() if found.traceback else list(found.trace)
     hidden = len(found.trace) - FOLDED
     more = [f"... {hidden} more, see --traces"] if hidden > 0 else []
     return more + [shortened(f"at {line}", 200) for line in found.trace[-FOLDED:]]
-
-
-def printable(line: str) -> str:
-    """A line without control characters and with its indentation."""
-    return "".join(c if c.isprintable() else " " for c in line).rstrip()
