@@ -235,6 +235,8 @@ async def test_times_and_orders() -> None:
         assert await order(started_after=marks[1]) == "cb"
         assert await order(started_before=marks[1]) == "a"
         assert await order(started_after=marks[1], started_before=marks[2], status="running") == "b"
+        assert await order(started_after="9999-12-31T23:59:59Z") == ""
+        assert await order(started_before="9999-12-31T23:59:59Z") == "cba"
         ended = {flow["instance_id"]: flow["closed_at"] for flow in (await flows(api, "terminated"))["flows"]}
         assert await order(closed_after=ended["a"]) == "a"
         assert await order(closed_before=ended["a"]) == "c"

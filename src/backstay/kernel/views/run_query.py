@@ -129,14 +129,17 @@ class TaskGroup(NamedTuple):
     build: str | None
 
 
+LAST_KEY = (1 << 63) - 1
+
+
 def sort_timestamp(key: int) -> Micros:
     """The time of a run's start by which lists are ordered. No two runs of an engine have the same."""
     return KEY_EPOCH + (key >> KEY_BITS)
 
 
 def key_at(at: Micros) -> int:
-    """The first key of that time."""
-    return max(at - KEY_EPOCH, 0) << KEY_BITS
+    """The first key of that time. Times too early or too late for keys have the first or last of all."""
+    return min(max(at - KEY_EPOCH, 0) << KEY_BITS, LAST_KEY)
 
 
 def sort_value(query: RunQuery, row: RunRow, summary: RunSummary | None, now: Micros) -> int:
