@@ -36,7 +36,7 @@ export function table(label, columns, rows, key, none, command) {
     const [head, name, kind] = parts(one);
     return /** @type {[string, (row: any) => any, string?]} */ ([head, (row) => value(row, name, kind), kind]);
   });
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label, key: label }, h("table", null,
+  return h("div", { class: "scroll house", tabindex: "0", role: "region", "aria-label": label, key: label }, h("table", null,
     h("thead", null, h("tr", null, ...shown.map(([head, , kind]) => h("th", { scope: "col", class: kind }, head || h("span", { class: "unseen" }, "actions"))))),
     h("tbody", null, ...rows.map((row) => h("tr", { key: row[key] }, ...shown.map(([, show, kind]) => h("td", { class: kind }, show(row))))))));
 }
