@@ -107,6 +107,19 @@ async def test_a_cookie_that_another_site_sends_along_counts_for_nothing(headers
         assert (await api.control("GET", "/workflows/o-1")).status_code == 404, "nothing was stored"
 
 
+async def test_a_server_that_asks_nobody_for_a_token_serves_no_page_of_another_site() -> None:
+    async with serving(auth="none") as api:
+        host = str(api.http.base_url.netloc.decode())
+        for trusted in ({}, PAGE, {"Sec-Fetch-Site": "none"}, {"Origin": f"http://{host}"}):
+            answer = await api.http.post("/webhooks/start/order", headers=trusted)
+            assert answer.status_code == 202, answer.text
+        # None of these is asked for permission before by a browser: no content type and no header of ours is needed.
+        for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "null"}):
+            for path in ("/webhooks/start/order", "/webhooks/instances/order-1/terminate"):
+                answer = await api.http.post(path, headers=headers)
+                assert (answer.status_code, answer.json()["reason"]) == (403, "cross_site_request")
+
+
 async def test_an_older_browser_names_its_origin_instead() -> None:
     async with serving() as api:
         secret = cookie(await sign_in(api)).value
@@ -221,6 +234,18 @@ async def test_the_oldest_sessions_make_room(monkeypatch: pytest.MonkeyPatch) ->
             opened.append(cookie(await sign_in(api)).value)
             await api.world.advance(1)
         assert [(await ask(api, secret)).status_code for secret in opened] == [401, 200, 200, 200]
+
+
+async def test_one_token_signs_nobody_else_out_however_often_it_signs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backstay.server.browser.MOST", 3)
+    async with serving() as api:
+        admin = cookie(await sign_in(api)).value
+        viewer = await made(api, "viewer")
+        for _ in range(4):
+            await api.world.advance(1)
+            assert (await sign_in(api, viewer["token"])).status_code == 201
+        assert (await ask(api, admin)).status_code == 200
+        assert len(api.server.browser_sessions.kept.all()) == 3
 
 
 async def test_the_eleventh_wrong_token_of_a_minute_is_not_looked_at() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from backstay.engine import run_search
 from backstay.protocol import requests as ask
+from backstay.server.published.control import saved_views
 
 from .kit import Api, serving, sql
 
@@ -212,6 +213,17 @@ async def test_any_combination_of_filters_finds_what_the_rows_say(monkeypatch: p
                 if token is None:
                     break
             assert found == wanted, (turn, asked)
+
+
+async def test_a_namespace_has_room_for_so_many_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_views, "MOST", 2)
+    async with serving() as api:
+        ids = [(await api.control("POST", "/saved-views", {"name": name})).json()["id"] for name in "ab"]
+        refused = await api.control("POST", "/saved-views", {"name": "c"})
+        assert (refused.status_code, refused.json()["reason"]) == (409, "too_many_saved_views")
+        assert (await api.control("PUT", f"/saved-views/{ids[0]}", {"name": "c"})).status_code == 200
+        await api.control("DELETE", f"/saved-views/{ids[1]}")
+        assert (await api.control("POST", "/saved-views", {"name": "d"})).status_code == 201
 
 
 async def test_times_and_orders() -> None:

@@ -96,6 +96,7 @@ class Authenticator:
     def caller(self, headers: Mapping[str, str]) -> Caller:
         """The caller of a request; raises a 401 that reveals nothing about valid tokens."""
         if self._open:
+            refuse_other_sites(headers)
             return ANYBODY
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and not self._signed:
@@ -143,6 +144,21 @@ class Authenticator:
             return None
         caller = Caller(OF_ROLE[made.role], made.namespace, made.id, payloads=made.payloads)
         return Credential(bytes.fromhex(made.digest), caller)
+
+
+def refuse_other_sites(headers: Mapping[str, str]) -> None:
+    """Where no credential is asked for, refuse what a page of another site makes a browser send. Programs do not say from
+    which site they come: they send neither `Sec-Fetch-Site` nor `Origin`."""
+    site = headers.get("sec-fetch-site")
+    if site is None:
+        origin = headers.get("origin")
+        trusted = origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower() != ""
+    else:
+        trusted = site in ("same-origin", "none")  # none: somebody has typed the address
+    if not trusted:
+        raise HttpError(
+            403, "cross_site_request", "this server answers programs and its own pages, not those of other sites"
+        )
 
 
 def require_namespace(namespace: str, bound: str | None) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections import Counter
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from ipaddress import ip_address, ip_network
@@ -30,7 +31,7 @@ SECURE = "__Host-dw"
 """The name of the cookie on TLS: browsers keep a cookie of this name only if it is safe, and for this host alone."""
 
 MOST = 1000
-"""Sessions that are kept at once. The oldest make room."""
+"""Sessions that are kept at once. The oldest make room, of the token that has the most: nobody signs the others out."""
 
 WRONG = 10
 """Wrong tokens that one address may send in a minute."""
@@ -136,13 +137,13 @@ class BrowserSessions:
         await self._remove(lambda session: session.token_id == token_id)
 
     async def forget(self, room_for: int = 0) -> None:
-        """Remove the sessions that are over, and the oldest if there are too many."""
+        """Remove the sessions that are over, and if there are too many the oldest of the token that has the most."""
         now = self._now()
         await self._remove(lambda session: session.expires_at <= now)
-        surplus = len(self.kept.all()) + room_for - MOST
-        if surplus > 0:
-            oldest = {session.id for session in sorted(self.kept.all(), key=lambda one: one.created_at)[:surplus]}
-            await self._remove(lambda session: session.id in oldest)
+        while len(left := self.kept.all()) + room_for > MOST:
+            ((token_id, _),) = Counter(session.token_id for session in left).most_common(1)
+            oldest = min((one for one in left if one.token_id == token_id), key=lambda one: one.created_at)
+            await self.end(oldest.id)
 
     async def _remove(self, over: Callable[[BrowserSession], bool]) -> None:
         for name, session in self.kept.of(""):

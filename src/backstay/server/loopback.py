@@ -1,8 +1,9 @@
 """Who may call a server without credentials that listens on loopback: programs of this machine, and pages of this server.
 
 Without a token nothing tells the developer from a web page that the developer's browser shows. A page of another site
-reaches a port of this machine in two ways: it calls the address, and the browser says where the call comes from; or it has the
-name of its own site resolve to 127.0.0.1, and the browser, which believes both to be one site, sends that name as `Host`.
+reaches a port of this machine in two ways: it calls the address, and the browser says where the call comes from
+(`refuse_other_sites`); or it has the name of its own site resolve to 127.0.0.1, and the browser, which believes both to be one
+site, sends that name as `Host`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ LOCAL = frozenset({"127.0.0.1", "localhost", "[::1]"})
 
 
 class LoopbackAuthenticator(Authenticator):
-    """Refuses what a page of another site asks for. Programs send neither `Sec-Fetch-Site` nor `Origin`."""
+    """Refuses what a page of another site asks for."""
 
     def caller(self, headers: Mapping[str, str]) -> Caller:
         host = headers.get("host", "").lower()
@@ -24,14 +25,5 @@ class LoopbackAuthenticator(Authenticator):
         if name not in LOCAL:
             raise HttpError(
                 403, "foreign_host", f"this server answers at 127.0.0.1 and localhost only, not as {host[:255]!r}"
-            )
-        site = headers.get("sec-fetch-site")
-        if site is None:
-            trusted = headers.get("origin", f"http://{host}").lower() == f"http://{host}"
-        else:
-            trusted = site in ("same-origin", "none")  # none: somebody has typed the address
-        if not trusted:
-            raise HttpError(
-                403, "cross_site_request", "this server answers programs of this machine and its own pages only"
             )
         return super().caller(headers)

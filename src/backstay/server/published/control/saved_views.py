@@ -19,6 +19,8 @@ from backstay.server.server import Server
 from backstay.server.visibility_contract import LISTS, VERSION, one_of, supported
 
 NAME_MAX = 191
+MOST = 1000
+"""Views of a namespace. Every server holds them in memory."""
 
 
 class ViewBody(Struct, frozen=True, kw_only=True):
@@ -49,6 +51,13 @@ async def view(server: Server, request: HttpRequest) -> SavedViewAnswer:
 
 
 async def save(server: Server, request: HttpRequest) -> HttpResponse:
+    if sum(1 for _ in server.saved_views.of(request.namespace)) >= MOST:
+        raise HttpError(
+            409,
+            "too_many_saved_views",
+            f"this namespace has {MOST} saved views; remove one that nobody needs",
+            limit=MOST,
+        )
     made = _checked(server, request, request.decode(ViewBody), server.engine.world.ids.ulid())
     made = replace(made, created_at=server.now, updated_at=server.now)
     await server.saved_views.put(request.namespace, made.id, made)
