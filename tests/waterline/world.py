@@ -30,13 +30,10 @@ that runs the tests is gone: `python -m tests.waterline.world PID DIRECTORY`.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import shutil
-import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,10 +45,10 @@ import httpx
 
 from backstay import Client
 
+from .. import session
 from . import world_code as code
 from .kit import PATIENCE, ServerProcess, WorkerProcess, call, until
 
-ROOT = Path(__file__).parents[2]
 CODE = Path(code.__file__)
 
 HOSTILE_ID = "hostile-" + "~.:_-" + "x" * (191 - 13)
@@ -135,36 +132,9 @@ class World:
 
 def shared() -> World:
     """The world of this session, built if it does not stand yet."""
-    keeper, _, session = os.environ["BACKSTAY_TEST_SESSION"].partition(":")
-    place = Path(f"{session}-waterline")
-    place.mkdir(exist_ok=True)
-    told = place / "told"
-    with open(place / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not told.exists():
-            _supervise(keeper, place, told)
-    said = told.read_text()
+    said = session.shared("tests.waterline.world", "-waterline", 2 * PATIENCE)
     assert said.startswith("http://"), said
     return World(said)
-
-
-def _supervise(keeper: str, place: Path, told: Path) -> None:
-    with open(place / "log", "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.waterline.world", keeper, str(place)],
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    deadline = time.monotonic() + 2 * PATIENCE
-    while not told.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            told.write_text(f"the world was not built: {(place / 'log').read_text()[-4000:]}")
-        else:
-            time.sleep(0.02)
-    process.returncode = 0  # it outlives this process; nobody is to wait for it
 
 
 def supervise(keeper: int, place: Path) -> None:
