@@ -16,6 +16,8 @@ from backstay.store import RunFilter
 from backstay.store import postgresql as dialect
 from backstay.store.postgresql.connection import address, prepare, writing
 from backstay.store.postgresql.listing import DIALECT, select_runs
+from backstay.store.postgresql.shapes import ALL as SHAPES_ALL
+from backstay.store.postgresql.shapes import TABLES, Shapes
 from backstay.store.sql import number, queries
 from backstay.store.views import VIEWS
 
@@ -94,6 +96,17 @@ async def test_every_query_prepares_and_the_hot_ones_go_through_their_index(url:
                 assert HOT[name] in steps, f"{name}\n{steps}"
                 assert "Seq Scan on" not in steps.replace("Seq Scan on writer", ""), f"{name}\n{steps}"
                 assert "Sort Key: w" not in steps, f"{name}\n{steps}"
+
+
+async def test_no_shape_of_the_statement_that_writes_reads_a_whole_table(url: str) -> None:
+    shapes = Shapes(QUERIES["write"], most=1 << len(TABLES))
+    guards = [1 << TABLES.index(name) for name in ("fresh", "moved")]
+    async with session(url) as connection:
+        for tables in sorted({guard | 1 << bit for guard in guards for bit in range(len(TABLES))} | {SHAPES_ALL}):
+            statement, _ = shapes.fitting(tables, telling=bool(tables & 1))
+            prepared = await connection.prepare(statement)
+            steps = await plan(connection, statement, len(prepared.get_parameters()))
+            assert "Seq Scan on" not in steps, f"{tables:b}\n{steps}"
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,14 @@ from backstay.store.rows import coalesced, encode, text
 Row = tuple[Any, ...]
 
 
-class Columns:
-    """`asked` are the instances; `arrays` the parameters of the statement."""
+WIDTHS = (16, 14, 19, 8, 8, 10, 2, 5, 2, 7)
+"""How many columns each table takes, in the order of `shapes.TABLES`."""
 
-    __slots__ = ("arrays", "asked")
+
+class Columns:
+    """`asked` are the instances; `tables` says which tables have rows, as a mask (`shapes.TABLES`)."""
+
+    __slots__ = ("_rows", "asked", "tables")
 
     def __init__(self, decisions: Iterable[Decision]) -> None:
         batch = {decision.instance.key: decision for decision in coalesced(decisions)}
@@ -52,22 +56,29 @@ class Columns:
                     puts.append((key, change.task_id, task.state, task.available_at, encode(task), *_wanted(task)))
                 elif change.stored:
                     drops.append((key, change.task_id))
-        new, guards = _instances(batch)
         self.asked = list(batch)
-        self.arrays: list[list[Any]] = []
-        for table, width in (
-            (new, 16),
-            (guards, 14),
-            (opened, 19),
-            (changed, 8),
-            (events, 8),
-            (puts, 10),
-            (drops, 2),
-            (commands, 5),
-            (took, 2),
-            (sends, 7),
-        ):
-            self.arrays += [list(column) for column in zip(*table, strict=True)] if table else [[]] * width
+        self._rows = (
+            *_instances(batch),
+            opened,
+            changed,
+            events,
+            puts,
+            drops,
+            commands,
+            took,
+            sends,
+        )
+        self.tables = sum(1 << bit for bit, rows in enumerate(self._rows) if rows)
+
+    def arrays(self, tables: int) -> list[list[Any]]:
+        """The parameters of a statement that takes the rows of these tables."""
+        arrays: list[list[Any]] = []
+        for bit, (rows, width) in enumerate(zip(self._rows, WIDTHS, strict=True)):
+            if rows:
+                arrays += [list(column) for column in zip(*rows, strict=True)]
+            elif tables >> bit & 1:
+                arrays += [[]] * width
+        return arrays
 
 
 def _wanted(t: Task) -> Row:

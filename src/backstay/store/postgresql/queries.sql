@@ -186,7 +186,8 @@ where writer in (select id from gone)
 
 -- name: write
 -- A whole batch, and its commit, in one round trip. Rows count only if their instance passed its guard: what is left out is
--- told, not failed. If the number of the batch is not the one expected, nothing at all is written.
+-- told, not failed. If the number of the batch is not the one expected, nothing at all is written. Parts that a batch has no
+-- rows for are left out, and with them the lines that say so at their end (`shapes.py`).
 with mark as (
   update writer
   set batch = $2, committed = $2, seen = now()
@@ -200,8 +201,8 @@ with mark as (
   select n.key, n.namespace, n.workflow_id, n.workflow_type, n.last, n.run, n.command_sequence, n.cursor, n.next_wake,
     n.expects, n.length, n.checksum, n.reserved_at, n.outside, n.awaited, n.held
   from mark, unnest(
-    $6::bigint[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[], $13::bigint[],
-    $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[], $21::bytea[]
+    $5::bigint[], $6::text[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
+    $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bytea[]
   ) as n (
     key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
     reserved_at, outside, awaited, held
@@ -214,8 +215,8 @@ with mark as (
     expects = g.expects, length = g.length, checksum = g.checksum, outside = g.outside, awaited = g.awaited, held = g.held,
     workflow_type = g.workflow_type
   from mark, unnest(
-    $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[],
-    $30::bigint[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bytea[], $35::text[]
+    $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[],
+    $29::bigint[], $30::bigint[], $31::bigint[], $32::bigint[], $33::bytea[], $34::text[]
   ) as g (
     key, after, last, run, command_sequence, cursor, next_wake, expects, length, checksum, outside, awaited, held,
     workflow_type
@@ -224,18 +225,18 @@ with mark as (
     and w.last = g.after
   returning w.key
 ), passed as (
-  select key from fresh
-  union all
-  select key from moved
+  select key from fresh -- with fresh
+  union all -- with fresh, moved
+  select key from moved -- with moved
 ), opened as (
   insert into run
     (workflow, key, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
     compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at)
   select r.*
   from unnest(
-    $36::bigint[], $37::bigint[], $38::text[], $39::bigint[], $40::text[], $41::text[], $42::text[], $43::text[],
-    $44::text[], $45::text[], $46::text[], $47::text[], $48::text[], $49::text[], $50::text[], $51::bigint[],
-    $52::bigint[], $53::bigint[], $54::bigint[]
+    $35::bigint[], $36::bigint[], $37::text[], $38::bigint[], $39::text[], $40::text[], $41::text[], $42::text[],
+    $43::text[], $44::text[], $45::text[], $46::text[], $47::text[], $48::text[], $49::text[], $50::bigint[],
+    $51::bigint[], $52::bigint[], $53::bigint[]
   ) as r (
     workflow, key, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
     compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
@@ -246,7 +247,7 @@ with mark as (
   set status = c.status, closed_reason = c.closed_reason, search_attributes = c.search_attributes, closed_at = c.closed_at,
     length = c.length, archived_at = c.archived_at
   from unnest(
-    $55::bigint[], $56::bigint[], $57::text[], $58::text[], $59::text[], $60::bigint[], $61::bigint[], $62::bigint[]
+    $54::bigint[], $55::bigint[], $56::text[], $57::text[], $58::text[], $59::bigint[], $60::bigint[], $61::bigint[]
   ) as c (workflow, key, status, closed_reason, search_attributes, closed_at, length, archived_at)
   where run.key = c.key
     and c.workflow in (select key from passed)
@@ -254,15 +255,15 @@ with mark as (
   insert into event (run, sequence, type, at, body, context, checksum)
   select e.run, e.sequence, e.type, e.at, e.body, e.context, e.checksum
   from unnest(
-    $63::bigint[], $64::bigint[], $65::bigint[], $66::text[], $67::bigint[], $68::bytea[], $69::bytea[], $70::bigint[]
+    $62::bigint[], $63::bigint[], $64::bigint[], $65::text[], $66::bigint[], $67::bytea[], $68::bytea[], $69::bigint[]
   ) as e (workflow, run, sequence, type, at, body, context, checksum)
   where e.workflow in (select key from passed)
 ), put as (
   insert into task (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
   select t.workflow, t.id, t.state, t.available_at, t.body, t.namespace, t.queue, t.kind, t.type, t.build
   from unnest(
-    $71::bigint[], $72::text[], $73::text[], $74::bigint[], $75::bytea[], $76::text[], $77::text[], $78::text[],
-    $79::text[], $80::text[]
+    $70::bigint[], $71::text[], $72::text[], $73::bigint[], $74::bytea[], $75::text[], $76::text[], $77::text[],
+    $78::text[], $79::text[]
   ) as t (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
   where t.workflow in (select key from passed)
   on conflict (workflow, id) do update
@@ -270,29 +271,29 @@ with mark as (
     queue = excluded.queue, kind = excluded.kind, type = excluded.type, build = excluded.build
 ), dropped as (
   delete from task
-  using unnest($81::bigint[], $82::text[]) as d (workflow, id)
+  using unnest($80::bigint[], $81::text[]) as d (workflow, id)
   where task.workflow = d.workflow
     and task.id = d.id
     and d.workflow in (select key from passed)
 ), recorded as (
   insert into command (workflow, sequence, request_id, command_type, body)
   select c.workflow, c.sequence, c.request_id, c.command_type, c.body
-  from unnest($83::bigint[], $84::bigint[], $85::text[], $86::text[], $87::bytea[])
+  from unnest($82::bigint[], $83::bigint[], $84::text[], $85::text[], $86::bytea[])
     with ordinality as c (workflow, sequence, request_id, command_type, body, position)
   where c.workflow in (select key from passed)
   order by c.position
 ), taken as (
   select t.send
-  from unnest($88::bigint[], $89::bigint[]) as t (workflow, send)
+  from unnest($87::bigint[], $88::bigint[]) as t (workflow, send)
   where t.workflow in (select key from passed)
 ), sent as (
   -- What is made and taken in one batch never becomes a row: no part of a statement sees the rows of another.
   insert into send (key, sender, namespace, workflow_id, kind, body)
   select s.key, s.sender, s.namespace, s.workflow_id, s.kind, s.body
-  from unnest($90::bigint[], $91::bigint[], $92::bigint[], $93::text[], $94::text[], $95::text[], $96::bytea[])
+  from unnest($89::bigint[], $90::bigint[], $91::bigint[], $92::text[], $93::text[], $94::text[], $95::bytea[])
     as s (workflow, key, sender, namespace, workflow_id, kind, body)
   where s.workflow in (select key from passed)
-    and s.key not in (select send from taken)
+    and s.key not in (select send from taken) -- with taken
 ), received as (
   delete from send
   using taken
@@ -301,16 +302,15 @@ with mark as (
   insert into notice (workflow)
   select key
   from passed
-  where $4::boolean
 ), left_out as (
   insert into outcome (writer, batch, stale)
   select mark.id, $2, array(
-    select key from unnest($6::bigint[] || $22::bigint[]) as asked (key)
+    select key from unnest($4::bigint[]) as asked (key)
     except
     select key from passed
   )
   from mark
-  where (select count(*) from passed) < $5::bigint
+  where (select count(*) from passed) < cardinality($4::bigint[])
   on conflict (writer) do update
   set batch = excluded.batch, stale = excluded.stale
 )

@@ -32,7 +32,15 @@ from backstay.kernel.decision import Decision
 from backstay.store import ALL, Applied, RegistryEntry, StoreError, Unavailable
 from backstay.store.postgresql.columns import Columns
 from backstay.store.postgresql.connection import LOCK, Address, closed, writing
-from backstay.store.postgresql.driver import DriverConnection, is_conflict, is_culprit, is_lost, unavailable
+from backstay.store.postgresql.driver import (
+    DriverConnection,
+    is_conflict,
+    is_culprit,
+    is_lost,
+    is_taken_key,
+    unavailable,
+)
+from backstay.store.postgresql.shapes import Shapes
 
 log = logging.getLogger("backstay.store")
 
@@ -51,6 +59,7 @@ class PostgresqlWriter:
     def __init__(self, place: Address, sql: dict[str, str]) -> None:
         self._place = place
         self._sql = sql
+        self.shapes = Shapes(sql["write"])
         self.connection: DriverConnection | None = None
         self._lock = asyncio.Lock()  # a session does one thing at a time
         self._enrolled = False
@@ -102,7 +111,10 @@ class PostgresqlWriter:
             except StoreError:
                 raise
             except Exception as error:
-                failed[position] = error
+                if is_taken_key(error):
+                    stale.add(position)
+                else:
+                    failed[position] = error
         return Applied(frozenset(stale), failed)
 
     async def _write(self, columns: Columns) -> set[int]:
@@ -130,8 +142,9 @@ class PostgresqlWriter:
                     raise unavailable(self._place.shown, error) from error
 
     async def _send(self, connection: DriverConnection, batch: int, columns: Columns) -> set[int]:
+        statement, tables = self.shapes.fitting(columns.tables, not self.holder)
         ((marked, passed),) = await connection.fetch(
-            self._sql["write"], self.id, batch, self.batch, not self.holder, len(columns.asked), *columns.arrays
+            statement, self.id, batch, self.batch, columns.asked, *columns.arrays(tables)
         )
         if not marked:
             raise Fenced
