@@ -60,6 +60,22 @@ def test_the_modules_are_typed(tmp_path: Path) -> None:
     assert not said, said
 
 
+@typescript
+def test_a_field_that_the_server_renames_is_found(tmp_path: Path) -> None:
+    types = declarations(ROUTES)
+    for field, where in (
+        ("busiest", "overview.js"),
+        ("ended_at", "runs.js"),
+        ("by_itself", "head.js"),
+        ("waiting_seconds", "queues.js"),
+    ):
+        renamed = re.sub(rf'"{field}"(\??):', rf'"{field}_now"\1:', types)
+        assert renamed != types
+        said = complaints(tmp_path, renamed)
+        assert where in said, f"{field}: {said}"
+        assert f"'{field}'" in said, f"{field}: {said}"
+
+
 class Part(TypedDict):
     number: int | None
     perhaps: NotRequired[list[str]]

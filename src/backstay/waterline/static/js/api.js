@@ -31,6 +31,7 @@ export function asProblem(error) {
 const known = new Map();
 const KNOWN = 50;
 
+/** What is sent and answered has the types of the server: `Api` is made of them where the code is checked. */
 export const api = {
   namespace: "default",
   /** The namespace of addresses that name none. */
@@ -40,11 +41,11 @@ export const api = {
   /** Called when the server is reached or not. @type {(reached: boolean) => void} */
   onReached: () => {},
 
-  /** @param {string} path @param {Record<string, any>} [params] @param {AbortSignal} [signal] @returns {Promise<any>} */
+  /** @template {string} Path @param {Path} path @param {Record<string, any>} [params] @param {AbortSignal} [signal] @returns {Promise<Api.Get<Path>>} */
   get: (path, params, signal) => call("GET", address(path, params), undefined, signal),
-  /** @param {string} path @param {any} [body] @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<any>} */
+  /** @template {string} Path @param {Path} path @param {Api.PostBody<Path> | string} [body] @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<Api.Post<Path>>} */
   post: (path, body, params, intent) => call("POST", address(path, params), body ?? {}, undefined, intent),
-  /** @param {string} path @param {any} [body] @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<any>} */
+  /** @template {string} Path @param {Path} path @param {Api.PutBody<Path> | string} [body] @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<Api.Put<Path>>} */
   put: (path, body, params, intent) => call("PUT", address(path, params), body ?? {}, undefined, intent),
   /** @param {string} path @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<any>} */
   delete: (path, params, intent) => call("DELETE", address(path, params), undefined, undefined, intent),
@@ -59,10 +60,14 @@ export function address(path, params) {
   return text ? `${path}?${text}` : path;
 }
 
-/** The path of a run's part: `runPath("order-1", null, "history")`. @param {string} id @param {string | null | undefined} run @param {string} [part] */
+/**
+ * The path of a run's part: `runPath("order-1", null, "history")`.
+ * @template {string} [Part=""] @param {string} id @param {string | null | undefined} run @param {Part} [part]
+ * @returns {Part extends "" ? `/api/workflows/${string}` : `/api/workflows/${string}/${Part}`}
+ */
 export function runPath(id, run, part) {
   const base = `/api/workflows/${encodeURIComponent(id)}${run ? `/runs/${encodeURIComponent(run)}` : ""}`;
-  return part ? `${base}/${part}` : base;
+  return /** @type {any} */ (part ? `${base}/${part}` : base);
 }
 
 /** A body that is text is JSON already: forms write it themselves, since numbers above 2^53 do not survive JavaScript. @param {string} method @param {string} where @param {any} [body] @param {AbortSignal} [signal] @param {Intent} [intent] */
@@ -119,13 +124,14 @@ async function call(method, where, body, signal, intent) {
 /**
  * Something that is loaded from the API and kept while it is asked for again: what a panel shows. It fails by itself, and keeps what
  * it had. `changed` is called when there is something new to show.
+ * @template [T=any]
  */
 export class Resource {
-  /** @param {() => Promise<any>} ask @param {() => void} changed */
+  /** @param {() => Promise<T>} ask @param {() => void} changed */
   constructor(ask, changed) {
     this.ask = ask;
     this.changed = changed;
-    /** @type {any} */ this.data = null;
+    /** @type {T | null} */ this.data = null;
     /** @type {Problem | null} */ this.problem = null;
     this.loading = false;
     this.loadedAt = 0;

@@ -27,6 +27,7 @@ const SCREENS = /** @type {Record<string, () => Promise<{open: (app: any) => Scr
 });
 const PLACES = [["overview", "Overview", "/waterline/"], ["runs", "Runs", "/waterline/runs"], ["queues", "Queues", "/waterline/queues"], ["schedules", "Schedules", "/waterline/schedules"], ["system", "System", "/waterline/system"]];
 
+/** What screens get. @typedef {typeof app} App */
 export const app = {
   api,
   /** Who is signed in: the answer of /api/session. @type {any} */

@@ -69,12 +69,12 @@ export function trouble(problem, again) {
 
 /**
  * What a resource holds, its problem, or that it is loading. Old data stays beside a problem.
- * @param {import("./api.js").Resource} resource @param {(data: any) => import("./dom.js").Child | import("./dom.js").Child[]} view
+ * @template T @param {import("./api.js").Resource<T>} resource @param {(data: Exclude<T, null>) => import("./dom.js").Child | import("./dom.js").Child[]} view
  */
 export function held(resource, view) {
   const problem = resource.problem ? trouble(resource.problem, () => void resource.load()) : null;
   if (resource.data === null) return [problem ?? h("p", { class: "loading" }, "Loading …")];
-  return [problem, view(resource.data)].flat();
+  return [problem, view(/** @type {any} */ (resource.data))].flat();
 }
 
 /** A section with a heading. @param {string} title @param {any} aside @param {...any} children */

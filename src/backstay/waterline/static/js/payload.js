@@ -1,4 +1,5 @@
 // Payloads: the exact text of what was recorded. It is never read as JSON here, which would round large numbers.
+/** @import { App } from "./main.js" */
 
 import { api } from "./api.js";
 import { show } from "./dialog.js";
@@ -12,7 +13,7 @@ const known = new WeakMap();
 
 /**
  * A payload, or why it is not shown. `more` leads to the rest of it.
- * @param {any} shown @param {string} label @param {any} app @param {any} more
+ * @param {any} shown @param {string} label @param {App} app @param {any} more
  */
 export function payload(shown, label, app, more) {
   const note = (/** @type {string} */ says, /** @type {any} */ look) => h("p", { class: "caption" }, `${label}: `, h("span", { class: look }, says));

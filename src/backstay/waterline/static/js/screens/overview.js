@@ -1,4 +1,5 @@
 // Is anything stuck, why, and what to press; then how it goes, and what comes.
+/** @import { App } from "../main.js" */
 
 import { Resource } from "../api.js";
 import { bars, chartTable, table } from "../chart.js";
@@ -10,8 +11,8 @@ import { count, now, plural, span } from "../words.js";
 const WINDOWS = /** @type {[string, string, number][]} */ ([["1h", "1 h", 4], ["24h", "24 h", 4], ["7d", "7 d", 7]]);
 const IDLE = 15_000; // what depends on the clock or on workers changes without a commit
 
-/** What an entry counts, and the page that lists it. @param {any} item @returns {[string, string]} */
-function list({ cause, link: address, task_queue }) {
+/** What an entry counts, and the page that lists it. @param {Api.AttentionAnswer} item @returns {[string, string]} */
+function list({ cause, link: address, task_queue = "" }) {
   const [, bucket, query] = /^\/api\/flows\/(\w+)\?(.*)/.exec(address) ?? [];
   if (bucket) return ["run", `/waterline/runs?${query}&bucket=${bucket}`];
   return cause === "throttled" ? ["task", queue(task_queue)] : cause === "stranded" ? ["run", "/waterline/system"] : ["schedule", "/waterline/schedules?status=active"];
@@ -27,7 +28,7 @@ const percent = (rate) => (rate === null ? "–" : `${rate > 0.99 && rate < 1 ? 
 /** Percentiles are right within a factor of two. @param {number | null} ms */
 const about = (ms) => (ms === null ? "–" : `≈ ${span(ms)}`);
 
-/** @param {any} app @returns {import("../main.js").Screen} */
+/** @param {App} app @returns {import("../main.js").Screen} */
 export function open(app) {
   let [took, ended, due, again, closed, said] = [0, 0, Infinity, false, false, ""];
   /** @type {ReturnType<typeof setTimeout> | undefined} */
@@ -38,7 +39,7 @@ export function open(app) {
   const overview = new Resource(async () => {
     const began = performance.now();
     try {
-      const answer = await app.api.get("/api/overview", { window: period() });
+      const answer = /** @type {Api.Get<"/api/overview"> & {first?: boolean}} */ (await app.api.get("/api/overview", { window: period() }));
       if (!answer.certificate && answer.engine === "here") answer.certificate = await app.api.get("/api/system/liveness");
       answer.first = !answer.stock.open && !answer.types.count && !(await app.api.get("/api/flows/all", { page_size: 1, definition: 0 })).flow_count;
       return answer;
@@ -79,9 +80,9 @@ export function open(app) {
       certificate(data), needs(data), flow(data), h("div", { class: "pair", key: "pair" }, queues(data), types(data), tide(data))])),
   };
 
-  /** The first line: no run is stranded, and how long ago that was proven. @param {any} data */
+  /** The first line: no run is stranded, and how long ago that was proven. @param {Api.OverviewAnswer} data */
   function certificate({ certificate: proof, stock }) {
-    const age = proof && Math.max(0, Math.floor((now() - Date.parse(proof.proven_at)) / 1000));
+    const age = proof ? Math.max(0, Math.floor((now() - Date.parse(proof.proven_at)) / 1000)) : 0;
     const runs = `${plural(stock.open, "open run")}, `;
     return h("header", { key: "certificate" },
       h("h1", { class: proof?.stranded ? "tone-red" : null }, !proof ? `${runs}not proven here` : [
@@ -93,7 +94,7 @@ export function open(app) {
         h("li", { class: runs ? null : "none" }, link(`/waterline/runs?state=${state}&bucket=running`, null, badge(state), " ", h("span", { class: "number" }, count(runs)))))));
   }
 
-  /** @param {{attention: any[]}} data */
+  /** @param {Api.OverviewAnswer} data */
   function needs({ attention }) {
     return panel("Needs somebody", h("span", { class: "second" }, said), attention.length ? h("ul", { class: "needs" }, ...attention.map((item) => {
       const colour = item.tone === "danger" ? "red" : "amber";
@@ -107,23 +108,23 @@ export function open(app) {
     })) : h("p", { class: "sentence" }, "Nothing needs you."));
   }
 
-  /** What helps: a button where the server can do it, else what to do elsewhere. @param {any} item */
+  /** What helps: a button where the server can do it, else what to do elsewhere. @param {Api.AttentionAnswer} item */
   function action(item) {
     const { verb, label } = item.action;
     if (verb === "start_worker")
-      return [label, copy(`dw worker FILE ${target()} --queue ${word(item.task_queue)}${item.missing === "build" ? ` --build ${word(item.build_id)}` : ""}`, "the command")];
+      return [label, copy(`dw worker FILE ${target()} --queue ${word(item.task_queue ?? "")}${item.missing === "build" ? ` --build ${word(item.build_id ?? "")}` : ""}`, "the command")];
     if (verb !== "repair" && verb !== "retry_now") return label;
     const pass = item.cause !== "repair_needed" && verb === "repair";
     const not = app.readOnly ?? (pass && !app.isAdmin ? "A repair pass needs the role admin." : null);
     return h("button", { type: "button", disabled: Boolean(not), title: not, on: { click: () => act(item, pass) } }, `${label} …`);
   }
 
-  /** @param {any} item @param {boolean} pass a pass over everything, else the command to each run of this cause */
+  /** @param {Api.AttentionAnswer} item @param {boolean} pass a pass over everything, else the command to each run of this cause */
   function act(item, pass) {
     const { verb, label: title } = item.action;
     const label = pass ? title : `${title}: ${plural(item.count, "run")}`;
     const post = (/** @type {boolean} */ dry_run, /** @type {import("../api.js").Intent} */ intent = {}) => pass ? app.api.post("/api/system/repair/pass", {}, dry_run ? { dry_run: 1 } : {})
-      : app.api.post("/api/bulk", { action: verb, filter: { attention: item.cause }, expected_count: item.count, dry_run }, {}, intent);
+      : app.api.post("/api/bulk", { action: /** @type {"repair" | "retry_now"} */ (verb), filter: { attention: item.cause }, expected_count: item.count, dry_run }, {}, intent);
     confirm({
       title, label, sentence: item.sentence,
       async preview() {
@@ -163,7 +164,7 @@ export function open(app) {
     ...charted("flow", { label: `Runs of the last ${label}`, start: Date.parse(since), step: interval_seconds * 1000, ticks, series: kinds }));
   }
 
-  /** @param {any} data */
+  /** @param {Api.OverviewAnswer} data */
   function queues({ queues: { count: all, oldest_waiting: rows }, fleet, schedules }) {
     const workers = fleet ? `${plural(fleet.active, "worker")} on ${plural(fleet.queues, "queue")}${fleet.stale ? `, ${count(fleet.stale)} gone quiet` : ""}` : "Workers are not known here";
     return panel("Queues", link("/waterline/queues", null, all > rows.length ? `All ${count(all)}` : workers), table("queues", [
@@ -176,7 +177,7 @@ export function open(app) {
       link("/waterline/schedules", null, plural(schedules.active, "active schedule")), schedules.next_fire_at ? [", next ", time(schedules.next_fire_at)] : null));
   }
 
-  /** @param {any} data */
+  /** @param {Api.OverviewAnswer} data */
   function types({ types: { count: all, busiest } }) {
     return panel("Types", all > busiest.length ? h("span", { class: "second" }, `the busiest ${busiest.length} of ${count(all)}`) : null, table("types", [
       ["type", ({ workflow_type: type }) => link(runsOf(type, "all"), { class: "clip", title: type }, type)],
@@ -188,10 +189,10 @@ export function open(app) {
     ], busiest));
   }
 
-  /** What will wake: it is expected, so its bars are hollow. @param {any} data */
+  /** What will wake: it is expected, so its bars are hollow. @param {Api.Get<"/api/overview">} data */
   function tide({ wakes, generated_at: at }) {
     const start = Date.parse(at);
-    return panel("What will wake", tables("tide"), h("div", { class: "pair" }, ...[["next hour", wakes.next_hour, 12], ["next day", wakes.next_day, 24]].map(([name, { runs, intervals, interval_seconds }, n]) => {
+    return panel("What will wake", tables("tide"), h("div", { class: "pair" }, .../** @type {[string, Api.WakeIntervals, number][]} */ ([["next hour", wakes.next_hour, 12], ["next day", wakes.next_day, 24]]).map(([name, { runs, intervals, interval_seconds }, n]) => {
       const step = interval_seconds * 1000;
       const values = Array(n).fill(0);
       for (const one of intervals) values[Math.min(n - 1, Math.max(0, Math.round((Date.parse(one.at) - start) / step)))] += one.runs;
@@ -206,7 +207,7 @@ export function open(app) {
     return `--server ${location.origin}${app.api.namespace === usual ? "" : ` --namespace ${word(app.api.namespace)}`}${authentication === "none" ? "" : " --token TOKEN"}`;
   }
 
-  /** Before the first run: how to get there. @param {any} data */
+  /** Before the first run: how to get there. @param {Api.OverviewAnswer} data */
   function first({ fleet }) {
     return [h("h1", null, "No run yet"), h("p", { class: "sentence" }, "Here you will see whether anything is stuck, why, and what to press."),
       h("ol", { class: "first" }, ...(fleet?.active ? [[`${plural(fleet.active, "worker")} can run workflows. Start one`, `dw start FILE:WORKFLOW first-1 ${target()}`]] : [

@@ -1,20 +1,22 @@
 // Queues and workers: what waits where, who serves it, how fast it goes, and which builds take new work.
+/** @import { App } from "../main.js" */
 
 import { h } from "../dom.js";
 import { badge, copy, held, link, panel, runAddress, words } from "../parts.js";
 import { count, plural, span } from "../words.js";
 import { adminOnly, asked, get, named, pages, press, table, tableKeys } from "./house/kit.js";
 
-/** @param {any} app @returns {import("../main.js").Screen} */
+/** @param {App} app @returns {import("../main.js").Screen} */
 export function open(app) {
   const name = app.route.id;
-  const path = `/api/task-queues${name === null ? "" : `/${encodeURIComponent(name)}`}`;
+  const path = /** @type {`/api/task-queues/${string}`} */ (`/api/task-queues/${encodeURIComponent(name ?? "")}`);
+  const all = get(app, "/api/task-queues");
   const queue = get(app, path);
   const workers = get(app, "/api/workers", () => ({ task_queue: name }));
   const sessions = get(app, "/api/worker-sessions", () => ({ task_queue: name, status: "active" }));
-  const waiting = get(app, `${path}/tasks`, () => ({ page_size: 50, next_page_token: app.route.query.get("page") }));
-  const builds = get(app, `${path}/build-ids`);
-  const load = () => { for (const one of name === null ? [queue, workers, sessions] : [queue, waiting, builds, workers, sessions]) void one.load(); };
+  const waiting = get(app, /** @type {`${typeof path}/tasks`} */ (`${path}/tasks`), () => ({ page_size: 50, next_page_token: app.route.query.get("page") }));
+  const builds = get(app, /** @type {`${typeof path}/build-ids`} */ (`${path}/build-ids`));
+  const load = () => { for (const one of name === null ? [all, workers, sessions] : [queue, waiting, builds, workers, sessions]) void one.load(); };
   load();
   // Workers come and go without a commit, and rates fall while nothing happens.
   const timer = setInterval(() => { if (document.visibilityState === "visible") load(); }, 5000);
@@ -22,14 +24,14 @@ export function open(app) {
     title: () => (name === null ? "Queues" : `Queue ${name}`),
     topics: () => ["queues"],
     keys: tableKeys,
-    moved: (news) => { if (news.kind === "reload") return load(); void queue.load(); if (name !== null) void waiting.load(); },
+    moved: (news) => { if (news.kind === "reload") return load(); void (name === null ? all : queue).load(); if (name !== null) void waiting.load(); },
     route: () => { if (name !== null) waiting.reset(); },
     close: () => clearInterval(timer),
     view: () => [
-      ...(name === null ? [h("h1", null, "Queues and workers"), panel("Queues", null, ...held(queue, listed))]
+      ...(name === null ? [h("h1", null, "Queues and workers"), panel("Queues", null, ...held(all, listed))]
         : [h("p", { class: "caption" }, link("/waterline/queues", null, "Queues")), h("h1", { class: "long" }, name), ...held(queue, one),
           panel("Who waits", null, ...held(waiting, (data) => [table("tasks that wait", [
-            ["for", (task) => age(task.waiting_seconds), "number"], ["run", (task) => named(runAddress(task.workflow_id), task.workflow_id)],
+            ["for", (task) => age(task.waiting_seconds), "number"], ["run", ({ workflow_id: id }) => (id === null ? "unreadable" : named(runAddress(id), id))],
             "task=task_type", "type=type mono", ["build", (task) => task.build_id ?? "any", "mono wide"], "priority=priority number wide", "attempt=attempt number wide",
           ], data.tasks, "task_id", "No task is due that no worker has."), pages(app, data.next_page_token)])),
           panel("Builds", null, ...held(builds, (data) => buildTable(app, path, data.build_ids, load)))]),
@@ -41,7 +43,7 @@ export function open(app) {
   };
 }
 
-/** A state and a sentence: what somebody should know first. @param {any} queue @returns {[string, string]} */
+/** A state and a sentence: what somebody should know first. @param {Api.QueueAnswer} queue @returns {[string, string]} */
 function stands({ stats, throttled_because: throttled }) {
   const backlog = stats.approximate_backlog_count;
   const live = stats.pollers.active_count;
@@ -51,7 +53,7 @@ function stands({ stats, throttled_because: throttled }) {
   return [backlog ? "waiting" : leased(stats) ? "working" : "idle", `${waits}; ${live ? `${plural(live, "worker")} ${live === 1 ? "serves" : "serve"}` : "no live worker serves"} this queue.`];
 }
 
-/** @param {any} stats */
+/** @param {Api.QueueStats} stats */
 const leased = (stats) => stats.workflow_tasks.leased_count + stats.activity_tasks.leased_count;
 /** @param {number | null} seconds */
 const age = (seconds) => span(seconds === null ? null : seconds * 1000);
@@ -60,7 +62,7 @@ const slowest = (which) => (/** @type {any} */ { schedule_to_start: waits }) => 
 /** @param {string | null} queue */
 const command = (queue) => `dw worker FILE.py --server ${location.origin}${queue === null ? "" : ` --queue ${queue}`}`;
 
-/** @param {any} data */
+/** @param {Api.QueuesAnswer} data */
 function listed(data) {
   return [table("queues", [
     ["queue", ({ name }) => named(`/waterline/queues/${encodeURIComponent(name)}`, name)],
@@ -76,7 +78,7 @@ function listed(data) {
   data.next_after ? h("p", { class: "caption" }, `There are more than ${count(data.task_queues.length)} queues; open others by their address.`) : null];
 }
 
-/** @param {any} queue */
+/** @param {Api.QueueAnswer} queue */
 function one(queue) {
   const [state, sentence] = stands(queue);
   const start = command(queue.name);
@@ -88,13 +90,13 @@ function one(queue) {
       "added / min=added_last_minute number", "handed out / min=dispatched_last_minute number wide", "done / min=completed_last_minute number",
       ["wait p50", (row) => span(row.p50_ms), "number"], ["wait p95", (row) => span(row.p95_ms), "number"],
       "slots=slots number wide", "at once, at most=max_active_leases_per_queue number wide", "per min, at most=max_dispatches_per_minute number wide",
-    ], ["workflow_tasks", "activity_tasks"].map((kind) => ({ ...queue.stats[kind], ...queue.schedule_to_start?.[kind], ...queue.admission[kind], kind: words(kind) })), "kind")),
+    ], /** @type {const} */ (["workflow_tasks", "activity_tasks"]).map((kind) => ({ ...queue.stats[kind], ...queue.schedule_to_start?.[kind], ...queue.admission[kind], kind: words(kind) })), "kind")),
   ];
 }
 
-/** @param {any} app @param {string} path @param {any[]} builds @param {() => void} load */
+/** @param {App} app @param {string} path @param {Api.BuildAnswer[]} builds @param {() => void} load */
 function buildTable(app, path, builds, load) {
-  /** @param {any} build @param {string} label @param {string} sentence @param {string} [why] */
+  /** @param {Api.BuildAnswer} build @param {string} label @param {string} sentence @param {string} [why] */
   const act = (build, label, sentence, why) => press(app, label, asked(app, "post", `${path}/build-ids/${label.toLowerCase()}`, () => ({ build_id: build.build_id }), { title: `${label} ${build.build_id ?? "the workers without a build id"}?`, sentence, label, done: load }), why);
   return table("builds", [
     "build=name mono",
@@ -109,7 +111,7 @@ function buildTable(app, path, builds, load) {
   ], builds.map((build) => ({ ...build, name: build.build_id ?? "no build id" })), "name", "No worker has served this queue, and no open run is pinned to a build.");
 }
 
-/** @param {any} app @param {any[]} workers @param {string | null} name of the queue @param {any} queue @param {() => void} load */
+/** @param {App} app @param {any[]} workers @param {string | null} name of the queue @param {any} queue @param {() => void} load */
 function fleet(app, workers, name, queue, load) {
   /** @param {string} kind @returns {(worker: any) => string} */
   const slots = (kind) => (worker) => {

@@ -1,4 +1,5 @@
 // Runs: find them, see what they do, and send many of them one command. The address says what is shown, in the API's names.
+/** @import { App } from "../main.js" */
 
 import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
@@ -14,9 +15,9 @@ const PAGE = 50; // as many values as a filter of the server may have: rows are 
 const SLOWLY = 15_000; // sentences tell how long something takes, so they grow old without any news
 const SINCE = { "15 min": 15, hour: 60, "24 h": 1440, "7 d": 10_080, "30 d": 43_200 };
 
-/** @typedef {{key: string, rows: any[], next: string | null, complete: boolean, looked: number, fresh: number}} Shown */
+/** @typedef {{key: string, rows: Api.ListedRunAnswer[], next: string | null, complete: boolean, looked: number, fresh: number}} Shown */
 
-/** @param {any} app @returns {import("../main.js").Screen} */
+/** @param {App} app @returns {import("../main.js").Screen} */
 export function open(app) {
   const { api, update } = app;
   const definition = new Resource(() => api.get("/api/flows/definition"), update);
@@ -94,7 +95,7 @@ export function open(app) {
     /** @type {Record<string, any>} */
     const changes = { next_page_token: null, ...more };
     for (const name of query().keys()) if (!OTHERS.includes(name)) changes[name] = null;
-    if (Object.keys(under).some((name) => !wish[name])) Object.assign(changes, { view: null, bucket: view().bucket, sort: sort(), order: down() ? null : "asc" });
+    if (Object.keys(under).some((name) => !wish[name])) Object.assign(changes, { view: null, bucket: within(), sort: sort(), order: down() ? null : "asc" });
     for (const [name, values] of Object.entries(wish)) if (changes.view === null || values.join("\n") !== under[name]?.join("\n")) changes[name] = values;
     app.query(changes, {});
   }
@@ -140,7 +141,7 @@ export function open(app) {
 
   // -- selection
 
-  const rows = () => /** @type {any[]} */ (list.data?.rows ?? []);
+  const rows = () => list.data?.rows ?? [];
 
   /** @param {string} id @param {boolean} range */
   function pick(id, range) {
@@ -204,7 +205,7 @@ export function open(app) {
     confirm({
       title: `${what} view`, label: what, danger: what === "Delete", sentence: what === "Delete" ? `“${name}” is gone for everybody of the namespace.` : what === "Rename" ? `The view “${name}” gets another name.` : "What the list asks for, under a name, for everybody of the namespace. A view of the same name is replaced.",
       fields: () => (what === "Delete" ? null : h("label", { class: "field" }, "Name", h("input", { maxlength: 191, autocomplete: "off", prop: { value: name }, on: { input: (event) => { name = event.target.value; } } }))),
-      act: () => (what === "Delete" ? api.delete(to(own.id)) : what === "Rename" ? api.put(to(own.id), { ...body, name }) : same() ? api.put(to(same().id), { ...contentOf(), name }) : api.post("/api/saved-views", { ...contentOf(), name })),
+      act: () => (what === "Delete" ? api.delete(to(own?.id ?? "")) : what === "Rename" ? api.put(to(own?.id ?? ""), { ...body, name }) : same() ? api.put(to(same()?.id ?? ""), { ...contentOf(), name }) : api.post("/api/saved-views", { ...contentOf(), name })),
       done: (made) => void views.load().then(() => choose(what === "Delete" ? null : made.id)),
     });
   }

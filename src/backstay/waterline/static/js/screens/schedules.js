@@ -1,4 +1,5 @@
 // Schedules: what starts by itself, when it fires next in its own time zone, and what became of it.
+/** @import { App } from "../main.js" */
 
 import { Resource } from "../api.js";
 import { h } from "../dom.js";
@@ -9,19 +10,19 @@ import { firing, form } from "./house/schedule_form.js";
 
 const LATE = 60_000; // an engine that runs fires within milliseconds
 
-/** @param {any} app @returns {import("../main.js").Screen} */
+/** @param {App} app @returns {import("../main.js").Screen} */
 export function open(app) {
   return app.route.id === null ? list(app) : detail(app, app.route.id);
 }
 
 /** @param {string} id */
 const address = (id) => `/waterline/schedules/${encodeURIComponent(id)}`;
-/** @param {any} schedule */
-const state = (schedule) => (schedule.paused ? badge("paused") : Date.parse(schedule.next_fire_at) < now() - LATE ? badge("overdue") : schedule.status);
-/** When it fires, as it is written. @param {any} schedule */
+/** @param {Api.ScheduleAnswer} schedule */
+const state = (schedule) => (schedule.paused ? badge("paused") : Date.parse(schedule.next_fire_at ?? "") < now() - LATE ? badge("overdue") : schedule.status);
+/** When it fires, as it is written. @param {Api.ScheduleAnswer} schedule */
 const when = ({ spec }) => [...spec.cron_expressions, ...spec.intervals.map((/** @type {any} */ one) => `every ${one.every}${one.offset ? ` + ${one.offset}` : ""}`)].join("; ");
 
-/** @param {any} app @returns {import("../main.js").Screen} */
+/** @param {App} app @returns {import("../main.js").Screen} */
 function list(app) {
   const asks = () => ({ status: app.route.query.get("status"), next_page_token: app.route.query.get("page") });
   const schedules = get(app, "/api/schedules", asks);
@@ -59,7 +60,7 @@ function list(app) {
   };
 }
 
-/** @param {any} app @param {string} id @returns {import("../main.js").Screen} */
+/** @param {App} app @param {string} id @returns {import("../main.js").Screen} */
 function detail(app, id) {
   const path = `/api/schedules/${encodeURIComponent(id)}`;
   const history = get(app, `${path}/history`, () => ({ limit: 200, after_sequence: app.route.query.get("page") }));
@@ -133,7 +134,7 @@ function detail(app, id) {
   }
 }
 
-/** What comes, hollow, above the line of now; what was, below it. @param {any} schedule */
+/** What comes, hollow, above the line of now; what was, below it. @param {Api.ScheduleAnswer & {fires: Api.FireAnswer[]}} schedule */
 function waterline({ fires, info, spec, paused }) {
   const buffered = info.buffered_actions.length;
   return h("ol", { class: "waterline" },

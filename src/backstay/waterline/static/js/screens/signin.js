@@ -1,4 +1,5 @@
 // Sign in with a token. The server answers with a cookie that scripts cannot read.
+/** @import { App } from "../main.js" */
 
 import { api, asProblem } from "../api.js";
 import { h } from "../dom.js";
@@ -7,7 +8,7 @@ import { trouble } from "../parts.js";
 /** @type {{problem: import("../api.js").Problem | null, busy: boolean}} */
 const state = { problem: null, busy: false };
 
-/** @param {any} app @param {import("../api.js").Problem | null} stopped @param {() => Promise<void>} begin */
+/** @param {App} app @param {import("../api.js").Problem | null} stopped @param {() => Promise<void>} begin */
 export function signIn(app, stopped, begin) {
   if (!stopped) return h("main", { class: "signin" }, h("p", { class: "loading" }, "Loading …"));
   if (stopped.status !== 401) return h("main", { class: "signin" }, h("h1", null, "Waterline"), trouble(stopped, () => void begin()));
@@ -19,7 +20,7 @@ export function signIn(app, stopped, begin) {
       h("button", { class: "primary", type: "submit", disabled: state.busy }, "Sign in")));
 }
 
-/** @param {string} token @param {any} app @param {() => Promise<void>} begin */
+/** @param {string} token @param {App} app @param {() => Promise<void>} begin */
 async function send(token, app, begin) {
   state.busy = true;
   state.problem = null;

@@ -1,4 +1,5 @@
 // System: whether it is healthy, what it does by itself, who may use it, and who did what.
+/** @import { App } from "../main.js" */
 
 import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
@@ -11,7 +12,7 @@ const FILTERS = ["command_type", "workflow_id", "status", "source", "caller", "t
 const CHOICES = /** @type {Record<string, string[]>} */ ({ status: ["", "accepted", "rejected"], source: ["", "http", "python", "dw", "webhook", "workflow", "schedule"] });
 const TONES = /** @type {Record<string, [string, string]>} */ ({ error: ["red", "▲"], warning: ["amber", "↻"], ok: ["done", "✓"] });
 
-/** @param {any} app @returns {import("../main.js").Screen} */
+/** @param {App} app @returns {import("../main.js").Screen} */
 export function open(app) {
   const query = (/** @type {string} */ name) => app.route.query.get(name);
   const section = () => query("section") ?? "health";
@@ -49,7 +50,7 @@ export function open(app) {
 /** @param {string} status @param {string} [text] */
 const told = (status, text) => h("span", { class: `state tone-${TONES[status]?.[0] ?? "wait"}` }, h("span", { class: "glyph", "aria-hidden": "true" }, TONES[status]?.[1] ?? "·"), text ?? status);
 
-/** @param {any} app @param {any} all */
+/** @param {App} app @param {any} all */
 function health(app, all) {
   const prove = () => void attempt(app, "proven", async () => { all["system/liveness"].data = await app.api.get("/api/system/liveness", { fresh: 1 }); app.update(); });
   return [
@@ -68,7 +69,7 @@ function health(app, all) {
   ];
 }
 
-/** @param {any} app @param {any} all @param {() => void} load */
+/** @param {App} app @param {any} all @param {() => void} load */
 function maintenance(app, all, load) {
   /** What a pass would do. @param {any} answer @returns {string[]} */
   const seen = (answer) => answer.would_reconcile ?? answer.results?.map((/** @type {any} */ one) => `${words(one.outcome)} ${one.workflow_id ?? one.execution_id ?? one.run_id}`) ?? [`views of ${plural(answer.matched, "run")}`];
@@ -90,7 +91,7 @@ function maintenance(app, all, load) {
   ];
 }
 
-/** @param {any} app @param {any} all @param {() => void} load */
+/** @param {App} app @param {any} all @param {() => void} load */
 function server(app, all, load) {
   const create = () => {
     const values = { name: "", description: "", retention_days: 30 };
@@ -112,14 +113,14 @@ function server(app, all, load) {
   ];
 }
 
-/** @param {any} app @param {any} all @param {() => void} load */
+/** @param {App} app @param {any} all @param {() => void} load */
 function access(app, all, load) {
   const why = adminOnly(app, "see tokens and sessions");
   if (why) return [panel("Tokens and sessions", null, h("p", { class: "empty" }, why))];
   /** @param {any} answer */
   const secret = (answer) => { load(); tell("The token", [h("p", { class: "sentence" }, "It is shown this once; only its hash is kept."), h("p", { class: "payload" }, h("code", { id: "secret" }, answer.token), copy(answer.token, "the token"))], "I have kept it"); };
   const create = () => {
-    const values = { role: "viewer", namespace: "", note: "", payloads: true };
+    const values = { role: /** @type {Api.CreateTokenBody["role"]} */ ("viewer"), namespace: "", note: "", payloads: true };
     confirm({
       title: "New token", sentence: "Whoever has it acts in this role.", label: "Create", done: secret,
       act: () => app.api.post("/api/tokens", { ...values, namespace: values.namespace || null, payloads: values.role !== "viewer" || values.payloads }),
@@ -143,7 +144,7 @@ function access(app, all, load) {
   ];
 }
 
-/** @param {any} app @param {any} all @param {any} values */
+/** @param {App} app @param {any} all @param {any} values */
 function audit(app, all, values) {
   return [panel("Who did what", h("button", { type: "button", on: { click: () => { app.query({ page: null }); void all["audit"].load(); } } }, "Newest"),
     h("form", { class: "filters", "aria-label": "filters", on: { submit: (/** @type {Event} */ event) => event.preventDefault() } }, ...FILTERS.map((name) => {

@@ -1,4 +1,5 @@
 // What the screens of the house share: tables, figures, buttons that know who may press them, fields of forms.
+/** @import { App } from "../../main.js" */
 
 import { asProblem, Resource } from "../../api.js";
 import { confirm, show } from "../../dialog.js";
@@ -6,9 +7,12 @@ import { h } from "../../dom.js";
 import { empty, link, time, trouble } from "../../parts.js";
 import { count } from "../../words.js";
 
-/** @typedef {string | [string, (row: any) => any, string?] | null | false} Column "heading=field classes", or heading, what to show, classes */
+/**
+ * "heading=field classes", or heading, what to show, classes. A field of a part is `part.field`.
+ * @template Row @typedef {`${string}=${keyof Row & string}${"" | ` ${string}` | `.${string}`}` | [string, (row: Row) => any, string?] | null | false} Column
+ */
 
-/** @param {any} app @param {string} path @param {() => any} [params] */
+/** @template {string} Path @param {App} app @param {Path} path @param {() => any} [params] */
 export const get = (app, path, params) => new Resource(() => app.api.get(path, params?.()), app.update);
 
 /** The value of a field, as its classes want it. @param {any} row @param {string} name @param {string} kind */
@@ -27,7 +31,7 @@ function parts(text) {
 /**
  * A table, which scrolls by itself where it is too narrow; columns of class `wide` are left out on small screens. Without rows: the
  * sentence `none`, and the command that helps. `key` is the field that tells rows apart.
- * @param {string} label @param {Column[]} columns @param {any[]} rows @param {string} key @param {string} [none] @param {string} [command]
+ * @template Row @param {string} label @param {Column<NoInfer<Row>>[]} columns @param {Row[]} rows @param {keyof NoInfer<Row> & string} key @param {string} [none] @param {string} [command]
  */
 export function table(label, columns, rows, key, none, command) {
   if (!rows.length) return none ? empty(none, command) : null;
@@ -54,10 +58,10 @@ export const facts = (list) => h("dl", { class: "facts" }, ...list.filter(([, fo
 /** A link to something with a name of somebody else's making. @param {string} to @param {string} name */
 export const named = (to, name) => link(to, { class: "mono long" }, name);
 
-/** Why somebody may not do what administrators do. @param {any} app @param {string} what */
+/** Why somebody may not do what administrators do. @param {App} app @param {string} what */
 export const adminOnly = (app, what) => (app.isAdmin ? undefined : `Only an administrator may ${what}. You are signed in as ${app.session.role}.`);
 
-/** A button that changes something. `why`: why it cannot be pressed. @param {any} app @param {string} label @param {() => void} act @param {string} [why] @param {string} [kind] */
+/** A button that changes something. `why`: why it cannot be pressed. @param {App} app @param {string} label @param {() => void} act @param {string} [why] @param {string} [kind] */
 export function press(app, label, act, why, kind) {
   const reason = why ?? app.readOnly;
   return h("button", { type: "button", class: kind, disabled: Boolean(reason), title: reason, on: { click: act } }, label);
@@ -68,12 +72,12 @@ const entry = (one) => `${one.kind} ${one.name} ${one.change}: ${Object.entries(
 
 /**
  * Ask, show the dry run, and send one request. `seen`: the lines of a dry run, for routes that say it in words of their own.
- * @param {any} app @param {string} method @param {string} path @param {() => any} body
+ * @param {App} app @param {string} method @param {string} path @param {() => any} body
  * @param {{title: string, sentence: string, label: string, danger?: boolean, fields?: (update: () => void) => any, done: (answer: any) => void, seen?: (answer: any) => string[]}} ask
  */
 export const asked = (app, method, path, body, ask) => () => {
   /** @param {any} params @param {import("../../api.js").Intent} [intent] */
-  const send = (params, intent) => (method === "delete" ? app.api.delete(path, params, intent) : app.api[method](path, body(), params, intent));
+  const send = (params, intent) => (method === "delete" ? app.api.delete(path, params, intent) : /** @type {any} */ (app.api)[method](path, body(), params, intent));
   return confirm({
     ...ask,
     preview: async () => {
@@ -90,7 +94,7 @@ export const asked = (app, method, path, body, ask) => () => {
 /** Say something that has to be closed. @param {string} title @param {any} content @param {string} [label] */
 export const tell = (title, content, label) => show(title, ({ close }) => [content, h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", on: { click: close } }, label ?? "Close"))]);
 
-/** Do it at once; a refusal is shown. @param {any} app @param {string} said @param {() => Promise<any>} act */
+/** Do it at once; a refusal is shown. @param {App} app @param {string} said @param {() => Promise<any>} act */
 export async function attempt(app, said, act) {
   try {
     await act();
@@ -117,7 +121,7 @@ export function field(values, name, label, changed, { hint, tag, options, wrong,
     note ? h("span", { class: wrong ? "wrong" : "caption", id: `${name}-note` }, note) : null);
 }
 
-/** The way to the first and the next page of a list; the page is part of the address. @param {any} app @param {string | null} next */
+/** The way to the first and the next page of a list; the page is part of the address. @param {App} app @param {string | null} next */
 export function pages(app, next) {
   const at = app.route.query.get("page");
   /** @param {string} label @param {string | null} page @param {boolean} off */

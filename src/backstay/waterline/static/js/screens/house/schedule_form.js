@@ -1,4 +1,5 @@
 // The form that makes or changes a schedule, with its next ten firings beside it.
+/** @import { App } from "../../main.js" */
 
 import { Problem, Resource } from "../../api.js";
 import { h } from "../../dom.js";
@@ -11,7 +12,7 @@ const INPUT = "\u0000input"; // stands for the arguments, which are sent as they
 /** @param {string} text */
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
-/** @param {any} app @param {any} schedule the one to change, or null @param {(id: string) => void} done @returns {() => any} its view */
+/** @param {App} app @param {any} schedule the one to change, or null @param {(id: string) => void} done @returns {() => any} its view */
 export function form(app, schedule, done) {
   const { action, spec: old } = schedule ?? {};
   const input = JSON.stringify(action?.input ?? []);
@@ -28,10 +29,10 @@ export function form(app, schedule, done) {
   let timer = 0;
   const intent = {};
   const made = `schedule-${crypto.getRandomValues(new Uint32Array(1))[0]}`; // made once, so that it is the same when it is sent again
-  const spec = () => ({ cron_expressions: lines(values["spec.cron"]), timezone: values["spec.timezone"], intervals: lines(values["spec.intervals"]).map((line) => { const [every, offset] = line.split(/\s+/); return { every, offset }; }) });
+  const spec = () => ({ cron_expressions: lines(values["spec.cron"]), timezone: values["spec.timezone"], intervals: lines(values["spec.intervals"]).map((line) => { const [every = "", offset] = line.split(/\s+/); return { every, offset }; }) });
   const coming = new Resource(async () => {
     const asked = spec();
-    return asked.cron_expressions.length || asked.intervals.length ? app.api.post("/api/schedules/preview", { spec: asked, jitter_seconds: Number(values["jitter_seconds"]), schedule_id: values["schedule_id"] || null }) : { fires: [] };
+    return asked.cron_expressions.length || asked.intervals.length ? app.api.post("/api/schedules/preview", { spec: asked, jitter_seconds: Number(values["jitter_seconds"]), schedule_id: values["schedule_id"] || null }) : null;
   }, app.update);
   void coming.load();
   const changed = () => {
@@ -92,14 +93,14 @@ export function form(app, schedule, done) {
           h("button", { type: "button", on: { click: () => app.query({ form: null }) } }, "Cancel"))),
       h("section", { "aria-label": "next firings" }, h("h2", null, "Next ten firings"),
         coming.problem ? h("p", { class: "notice" }, coming.problem.message)
-          : coming.data?.fires.length ? h("ol", { class: "waterline" }, ...coming.data.fires.map((/** @type {any} */ fire) => firing(fire, coming.data.timezone))) : h("p", { class: "empty" }, "Say when it fires: a cron expression or an interval.")))];
+          : coming.data?.fires.length ? h("ol", { class: "waterline" }, ...coming.data.fires.map((fire) => firing(fire, coming.data?.timezone ?? ""))) : h("p", { class: "empty" }, "Say when it fires: a cron expression or an interval.")))];
   };
 }
 
 /** @param {Element} list */
 const fillZones = (list) => list.append(...["UTC", ...Intl.supportedValuesOf("timeZone")].map((zone) => Object.assign(document.createElement("option"), { value: zone })));
 
-/** A firing that is to come, in its own time zone. @param {any} fire @param {string} zone */
+/** A firing that is to come, in its own time zone. @param {Api.FireAnswer} fire @param {string} zone */
 export function firing({ fire_at: at, local_time: local, note }, zone) {
   const shown = local ?? at;
   return h("li", { key: at, class: "ahead" }, h("span", { class: "glyph", "aria-hidden": "true" }, "○"), h("span", { class: "mono" }, shown.slice(0, 19).replace("T", " ")),

@@ -19,9 +19,9 @@ export function head(ctx, reload) {
   /** The run that was shown first: one that is continued meanwhile is said to be. @type {any} */
   let first = null;
 
-  const alone = (/** @type {any} */ data) => data.run_number === 1 && data.is_current_run;
+  const alone = (/** @type {Api.SummaryAnswer} */ data) => data.run_number === 1 && data.is_current_run;
 
-  /** @param {any} data */
+  /** @param {Api.SummaryAnswer} data */
   function selector(data) {
     if (alone(data)) return null;
     const all = runs.data?.runs ?? [data];
@@ -30,7 +30,7 @@ export function head(ctx, reload) {
         `run ${one.run_number}${one.is_current_run ? ", current" : ""}: ${words(one.closed_reason ?? one.status)}`)));
   }
 
-  /** @param {any} data */
+  /** @param {Api.SummaryAnswer} data */
   function facts(data) {
     const ended = data.closed_at ? Date.parse(data.closed_at) : now();
     const labels = Object.entries(data.visibility_labels ?? {});
@@ -84,7 +84,7 @@ export function head(ctx, reload) {
         h("div", { class: "under" },
           data ? [h("bdi", { class: "mono" }, data.workflow_type), selector(data), data.archived_at ? h("span", { class: "second" }, "archived") : null] : " ",
           h("span", { class: "grow" }), data ? act.menu() : null),
-        first && first.run_id !== data.run_id ? h("p", { class: "notice" }, `It has continued as run ${data.run_number}, which you see now. `,
+        data && first && first.run_id !== data.run_id ? h("p", { class: "notice" }, `It has continued as run ${data.run_number}, which you see now. `,
           link(runAddress(id, first.run_id), null, `Go back to run ${first.run_number}`)) : null,
         sentence(),
         data ? facts(data) : h("dl", { class: "line" }));

@@ -1,4 +1,5 @@
 // A run: what it is, where it stands and why, and everything that is recorded of it in tabs.
+/** @import { App } from "../../main.js" */
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
@@ -16,7 +17,7 @@ import { tab as waits } from "./waits.js";
 
 /**
  * What a tab gets, and what it gives: `moved` is called with news of the run, `route` when the query of the address has changed.
- * @typedef {{app: any, id: string, run: string | null, summary: Resource, why: Resource, update: () => void,
+ * @typedef {{app: any, id: string, run: string | null, summary: Resource<Api.SummaryAnswer>, why: Resource<Api.WhyAnswer>, update: () => void,
  *   part: (name: string, params?: Record<string, any>) => Promise<any>, openEvent: (sequence: number) => void}} Context
  * @typedef {{view: () => any, moved?: (news: import("../../live.js").News) => void, route?: () => void, close?: () => void,
  *   keys?: () => import("../../keys.js").Keys}} Tab
@@ -25,9 +26,10 @@ import { tab as waits } from "./waits.js";
 /** @type {Record<string, (ctx: Context) => Tab>} */
 const TABS = { timeline, history, activities, waits, messages, lineage, failures, export: exports };
 
-/** @param {any} app @returns {import("../../main.js").Screen} */
+/** @param {App} app @returns {import("../../main.js").Screen} */
 export function open(app) {
-  const { id, run } = app.route;
+  const { id: named, run } = app.route;
+  const id = named ?? "";
   /** @type {Context["part"]} */
   const part = (name, params) => app.api.get(runPath(id, run, name), params);
   /** @type {Context} */
@@ -41,7 +43,7 @@ export function open(app) {
   const lost = missing(ctx);
   /** @type {Record<string, Tab>} */
   const opened = {};
-  const name = () => (Object.hasOwn(TABS, app.route.query.get("tab") ?? "") ? app.route.query.get("tab") : "timeline");
+  const name = (tab = app.route.query.get("tab") ?? "") => (Object.hasOwn(TABS, tab) ? tab : "timeline");
   const tab = () => (opened[name()] ??= /** @type {any} */ (TABS)[name()](ctx));
   const gone = () => ctx.summary.problem?.status === 404;
 
@@ -67,7 +69,7 @@ export function open(app) {
   const ticking = setInterval(() => {
     const why = ctx.why.data;
     if (document.visibilityState !== "visible" || gone() || !why) return;
-    const near = Math.min(...[why.since, why.until].filter(Boolean).map((at) => Math.abs(now() - Date.parse(at))), 3e5);
+    const near = Math.min(...[why.since, why.until].map((at) => (at ? Math.abs(now() - Date.parse(at)) : 3e5)), 3e5);
     if (performance.now() - ctx.why.loadedAt < Math.min(Math.max(near / 10, 2000), 30_000)) return;
     void ctx.why.load();
     void ctx.summary.load();
@@ -100,10 +102,11 @@ export function open(app) {
   };
 }
 
-/** The address of a tab; only the namespace is kept of the query. @param {any} app @param {string} tab */
+/** The address of a tab; only the namespace is kept of the query. @param {App} app @param {string} tab */
 function address(app, tab) {
   const query = new URLSearchParams(tab === "timeline" ? {} : { tab });
-  if (app.route.query.has("ns")) query.set("ns", app.route.query.get("ns"));
+  const space = app.route.query.get("ns");
+  if (space !== null) query.set("ns", space);
   const text = query.toString();
   return location.pathname + (text ? `?${text}` : "");
 }

@@ -1,4 +1,5 @@
 // What the tabs of a run share: tables whose rows open, and lists in pages.
+/** @import { App } from "../../main.js" */
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
@@ -7,7 +8,7 @@ import { changed } from "../../router.js";
 
 /** @typedef {[key: string, cells: any[], below?: any, look?: string | null]} Row what is below a row is shown under it */
 
-/** This page with some of its query changed. @param {any} app @param {Record<string, string | null>} changes */
+/** This page with some of its query changed. @param {App} app @param {Record<string, string | null>} changes */
 export const here = (app, changes) => `?${changed(app.route.query, changes)}`;
 
 /** @param {any} label @param {() => void} click @param {any} [props] */
@@ -39,16 +40,16 @@ export function table(columns, rows, look) {
 /** @param {Element} element */
 const seen = (element) => requestAnimationFrame(() => element.scrollIntoView({ block: "nearest" }));
 
-/** Whether a row is open: the address says so. @param {any} app @param {string} name @param {string} [of] */
+/** Whether a row is open: the address says so. @param {App} app @param {string} name @param {string} [of] */
 export const isOpen = (app, name, of = "open") => app.route.query.get(of) === name;
 
-/** A button in a row that opens and closes it. @param {any} app @param {string} name @param {any} label @param {string} [of] */
+/** A button in a row that opens and closes it. @param {App} app @param {string} name @param {any} label @param {string} [of] */
 export function opener(app, name, label, of = "open") {
   const open = isOpen(app, name, of);
   return button(label, () => app.query({ [of]: open ? null : name }), { class: "opener", "aria-expanded": String(open) });
 }
 
-/** Links to other pages of a list. @param {any} app @param {string} name @param {any} at @param {any} next */
+/** Links to other pages of a list. @param {App} app @param {string} name @param {any} at @param {any} next */
 export const turn = (app, name, at, next) => (at || next) && h("nav", { class: "turn", "aria-label": "pages" },
   at ? link(here(app, { [name]: null, event: null, open: null }), null, "← first page") : null,
   next ? link(here(app, { [name]: String(next), event: null, open: null }), null, "next page →") : null);

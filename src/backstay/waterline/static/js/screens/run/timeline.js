@@ -108,14 +108,14 @@ export function tab(ctx) {
   function nextTask() {
     const summary = ctx.summary.data;
     if (summary?.next_task_kind !== "workflow" || outline.closed) return [];
-    const from = view.axis.place(Math.max(Date.parse(summary.next_task_at) - outline.origin, 0));
+    const from = view.axis.place(Math.max(Date.parse(summary.next_task_at ?? summary.since) - outline.origin, 0));
     const colour = tone(attention(ctx) ?? summary.state);
     return [bar(from, view.axis.now, summary.next_task_state === "leased" ? "bar run" : `thin ${colour === "run" ? "wait" : colour}`), label(view.axis.now, codeState(), colour, from)];
   }
 
   const codeState = () => {
-    const { state, next_task_at: since } = ctx.summary.data;
-    return `${words(attention(ctx) ?? state)} ${span(now() - Date.parse(since))}`;
+    const summary = ctx.summary.data;
+    return summary ? `${words(attention(ctx) ?? summary.state)} ${span(now() - Date.parse(summary.next_task_at ?? summary.since))}` : "";
   };
 
   /** @param {import("./outline.js").Step} step @returns {[any, any]} */

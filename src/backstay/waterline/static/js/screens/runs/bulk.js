@@ -1,4 +1,5 @@
 // One command to many runs: what it would do, how far it is, and what it did.
+/** @import { App } from "../../main.js" */
 
 import { Problem } from "../../api.js";
 import { confirm } from "../../dialog.js";
@@ -23,7 +24,7 @@ const outcome = (run) => h("td", { class: run.reason ? "tone-amber" : null }, wo
 
 /**
  * Ask before many runs get a command: how many, ten of them, and what would be written.
- * @param {any} app @param {string} action @param {Record<string, string[]>} filter @param {(id: string) => void} begun
+ * @param {App} app @param {string} action @param {Record<string, string[]>} filter @param {(id: string) => void} begun
  */
 export async function ask(app, action, filter, begun) {
   const label = ACTIONS[action] ?? action;
@@ -50,22 +51,22 @@ export async function ask(app, action, filter, begun) {
   else confirm({ title: "Signal", sentence: "Which signal?", label: "What would be written?", fields: () => h("div", null, field("Name", state, "name"), field("Arguments, a list in JSON", state, "input")), act: look, done: sure });
 }
 
-/** How far an operation is, and what became of its runs. @param {any} app @param {import("../../api.js").Resource} resource @param {(token: string) => void} page */
+/** How far an operation is, and what became of its runs. @param {App} app @param {import("../../api.js").Resource<Api.BulkResultsAnswer | null>} resource @param {(token: string) => void} page */
 export function progress(app, resource, page) {
-  const data = resource.data;
+  const begun = resource.data;
   const told = (/** @type {Record<string, number>} */ of) => Object.entries(of).map(([name, number]) => `${count(number)} ${words(name)}`).join(", ");
-  const stop = async () => {
-    await app.api.post(`/api/bulk/${encodeURIComponent(data.bulk_id)}/stop`).catch((/** @type {any} */ problem) => { resource.problem = problem; });
+  const stop = async (/** @type {string} */ id) => {
+    await app.api.post(`/api/bulk/${encodeURIComponent(id)}/stop`).catch((/** @type {any} */ problem) => { resource.problem = problem; });
     void resource.load();
   };
-  return panel(data ? `${ACTIONS[data.action]}: ${plural(data.total, "run")}` : "Operation", h("button", { type: "button", class: "plain", "aria-label": "close the operation", on: { click: () => app.query({ bulk: null }) } }, "✕"),
-    ...held(resource, () => [
+  return panel(begun ? `${ACTIONS[begun.action]}: ${plural(begun.total, "run")}` : "Operation", h("button", { type: "button", class: "plain", "aria-label": "close the operation", on: { click: () => app.query({ bulk: null }) } }, "✕"),
+    ...held(resource, (data) => [
       h("p", { class: "chips" },
         h("span", { class: "meter", role: "progressbar", "aria-label": "done", "aria-valuemin": 0, "aria-valuemax": data.total, "aria-valuenow": data.done }, h("span", { style: { width: `${data.total ? (100 * data.done) / data.total : 100}%` } })),
         h("span", { class: "number" }, `${count(data.done)} of ${count(data.total)}`), words(data.status), h("span", { class: "second" }, told(data.outcomes), data.rejected || data.failed ? ` (${told(data.reasons)})` : "", data.reason ? ` “${data.reason}”` : ""),
-        data.ended_at ? null : h("button", { type: "button", disabled: !app.canWrite || data.status === "stopping", title: app.readOnly, on: { click: () => void stop() } }, "Stop")),
-      table("what was done", ["run", "outcome", "command"], data.results.map((/** @type {any} */ run) => h("tr", { key: run.run_id },
+        data.ended_at ? null : h("button", { type: "button", disabled: !app.canWrite || data.status === "stopping", title: app.readOnly, on: { click: () => void stop(data.bulk_id) } }, "Stop")),
+      table("what was done", ["run", "outcome", "command"], data.results.map((run) => h("tr", { key: run.run_id },
         h("td", null, link(runAddress(run.workflow_id, run.run_id), { class: "mono clip", title: run.workflow_id }, h("bdi", null, run.workflow_id))), outcome(run), h("td", { class: "mono second" }, run.command_id ?? "–")))),
-      data.next_page_token ? h("button", { type: "button", on: { click: () => page(data.next_page_token) } }, "The next 100") : null,
+      data.next_page_token ? h("button", { type: "button", on: { click: () => page(data.next_page_token ?? "") } }, "The next 100") : null,
     ]));
 }

@@ -1,4 +1,5 @@
 // The columns of the list: what each shows, what it needs of a row, and how the list is ordered by it.
+/** @import { App } from "../../main.js" */
 
 import { show } from "../../dialog.js";
 import { h } from "../../dom.js";
@@ -53,10 +54,10 @@ export const head = (names, sort, down, by, all) => [
 /** How narrow the table may be. @param {string[]} names */
 export const least = (names) => `${names.reduce((sum, name) => sum + (column(name)[1] || 180), 36)}px`;
 
-/** @param {any} row @param {string[]} names */
+/** @param {Api.ListedRunAnswer} row @param {string[]} names */
 export const cells = (row, names) => names.map((name) => h("td", { key: name, role: "cell", class: kind(name) }, column(name)[2](row)));
 
-/** Choose columns. @param {any} app */
+/** Choose columns. @param {App} app */
 export function chooseColumns(app) {
   show("Columns", ({ close, update }) => {
     const names = chosen(app.route.query);

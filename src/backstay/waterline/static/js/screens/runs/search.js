@@ -1,4 +1,5 @@
 // The box that finds runs: by the beginning of an id, a type, a business key, or `field:value`, with suggestions.
+/** @import { App } from "../../main.js" */
 
 import { h } from "../../dom.js";
 import { fieldsOf, parameter } from "./filters.js";
@@ -9,7 +10,7 @@ const FIRST = ["type", "state", "attention", "queue", "key", "id", "label.", "at
 const COMPLETED = ["instance_id", "workflow_type", "business_key", "queue", "compatibility"];
 const quoted = (/** @type {string} */ text) => (/\s/.test(text) ? `"${text}"` : text);
 
-/** @param {any} app @param {() => any} definition @param {() => string} current what is looked for @param {(text: string) => void} find */
+/** @param {App} app @param {() => any} definition @param {() => string} current what is looked for @param {(text: string) => void} find */
 export function searchBox(app, definition, current, find) {
   /** @type {string | null} what was typed and is not looked for yet */
   let typed = null;
