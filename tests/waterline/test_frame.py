@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Page, Request, expect
+import httpx
+from playwright.sync_api import Page, Request, Route, expect
 
 from .conftest import NewPage
-from .kit import Complaints, ServerProcess
+from .kit import Complaints, ServerProcess, settled, until
 
 TABS = 10
 
@@ -109,3 +110,29 @@ def test_an_environment_has_a_name_and_a_colour(lone: ServerProcess, new_page: N
     banner = page.locator(".environment")
     expect(banner).to_have_text("production")
     expect(banner).to_have_css("color", "rgb(179, 38, 30)")
+
+
+def test_what_is_gone_is_not_listened_for(page: Page, complaints: Complaints) -> None:
+    complaints.allow("404")
+    asked: list[list[str]] = []
+
+    def gone(route: Route) -> None:
+        """The server has removed the run and knows no operation."""
+        topics = httpx.URL(route.request.url).params.get_list("topic")
+        asked.append(topics)
+        if "run:invoice-1" in topics:
+            route.fulfill(status=404, json={"reason": "instance_not_found", "workflow_id": "invoice-1"})
+        else:
+            route.fallback()
+
+    page.clock.install()
+    page.route("**/api/live?*", gone)
+    settled(page, "/waterline/runs/invoice-1")
+    until(lambda: page.evaluate("0") is None or asked)
+    page.clock.run_for(60_000)
+    assert asked == [["run:invoice-1"]]
+    expect(page.get_by_text("Live updates are interrupted")).to_have_count(0)
+    page.get_by_role("link", name="Runs").click()
+    page.clock.run_for(1000)
+    until(lambda: page.evaluate("0") is None or asked[1:])
+    assert asked[1:] == [["runs"]]

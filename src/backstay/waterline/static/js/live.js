@@ -97,6 +97,7 @@ class Stream {
   constructor(of) {
     this.namespace = of;
     /** @type {string[]} */ this.topics = [];
+    /** @type {Set<string>} */ this.gone = new Set(); // topics of runs and operations that do not exist, until nobody wants them
     this.last = "";
     this.failures = 0;
     /** @type {AbortController | null} */ this.reading = null;
@@ -107,6 +108,7 @@ class Stream {
   follow(of) {
     if (of.join("\n") === this.topics.join("\n")) return;
     this.topics = of;
+    this.gone = new Set([...this.gone].filter((topic) => of.includes(topic)));
     this.last = ""; // other topics: what was missed in between is not known, so readers load
     this.again(30);
   }
@@ -126,8 +128,10 @@ class Stream {
 
   async read() {
     this.reading?.abort();
+    const topics = this.topics.filter((topic) => !this.gone.has(topic));
+    if (topics.length === 0) return;
     const reading = (this.reading = new AbortController());
-    const query = new URLSearchParams(this.topics.map((topic) => ["topic", topic]));
+    const query = new URLSearchParams(topics.map((topic) => ["topic", topic]));
     query.set("namespace", this.namespace);
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     let silence;
@@ -139,8 +143,13 @@ class Stream {
       });
       if (!answer.ok || !answer.body) {
         if (answer.status === 401) publish({ kind: "denied", namespace: this.namespace });
-        // A run that is gone has no topic: the others go on without it.
-        if (answer.status === 404 && this.topics.length > 1) this.topics = this.topics.filter((topic) => !topic.startsWith("run:") && !topic.startsWith("bulk:"));
+        if (answer.status === 404) {
+          // What is gone is not asked for again, which its screen says by itself; the others go on.
+          const { reason, workflow_id: id } = await answer.json();
+          const gone = topics.filter((topic) => (reason === "bulk_not_found" ? topic.startsWith("bulk:") : topic === `run:${id}`));
+          for (const topic of gone) this.gone.add(topic);
+          if (gone.length) return void this.again(0);
+        }
         throw new Error(`status ${answer.status}`);
       }
       this.failures = 0;
