@@ -191,13 +191,14 @@ async def test_wakes_that_passed_are_overdue() -> None:
 
 async def test_a_queue_that_is_held_back_needs_somebody() -> None:
     async with serving(workflow_task_max_active_leases_per_queue=1) as api:
-        await api.register()
+        await api.register(queue="a b?c")
         for number in range(3):
-            await api.start(f"o-{number}")
-        await api.poll()
+            await api.start(f"o-{number}", task_queue="a b?c")
+        await api.poll(queue="a b?c")
         seen = await overview(api)
         one = causes(seen)["throttled"]
-        assert (one["count"], one["task_queue"], one["link"]) == (2, "q", "/api/task-queues/q/tasks")
+        assert (one["count"], one["task_queue"], one["link"]) == (2, "a b?c", "/api/task-queues/a%20b%3Fc/tasks")
+        assert len((await api.control("GET", one["link"].removeprefix("/api"))).json()["tasks"]) == 2
         assert "max_active_leases_per_queue" in one["sentence"]
         (queue,) = seen["queues"]["oldest_waiting"]
         assert (queue["backlog"], queue["leased"], queue["workers"]) == (2, 1, 1)
@@ -210,6 +211,8 @@ async def test_a_long_history_needs_somebody() -> None:
         await api.world.advance(1)
         sql(api, "update workflow_run_summaries set events = 300")
         one = causes(await overview(api, after=0))["history_budget"]
+        assert one["link"] == "/api/flows/running?continue_as_new_recommended=true"
+        assert (await api.control("GET", one["link"].removeprefix("/api"))).status_code == 200
         assert one["count"] == 1
         assert "the longest has 300 events" in one["sentence"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 
@@ -207,7 +207,7 @@ def held_back(views: QueueViews, queues: Sequence[QueueState]) -> list[Attention
                     count=waiting,
                     oldest=queue.oldest,
                     sentence=sentence,
-                    link=f"/api/task-queues/{queue.name}/tasks",
+                    link=f"/api/task-queues/{quote(queue.name, safe='')}/tasks",
                     action=("raise_limit", "Raise the limit, or wait"),
                     about={"task_queue": queue.name},
                 )
@@ -244,7 +244,7 @@ def over_budget(found: OpenSizes) -> list[Attention]:
             count=found.over,
             sentence=f"{number} a history over the budget: the longest has {found.events} events, the largest"
             f" {found.bytes} bytes.",
-            link=runs_link("running", attention="history_budget"),
+            link=runs_link("running", continue_as_new_recommended="true"),
             action=("continue_as_new", "Let their code continue as new"),
         )
     ]

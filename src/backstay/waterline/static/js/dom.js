@@ -88,8 +88,17 @@ function set(element, name, value, before) {
     for (const one of Object.keys(value ?? {})) if (value[one] !== before?.[one]) element.style.setProperty(one, value[one]);
   } else if (name === "prop") {
     for (const one of Object.keys(value ?? {})) if (element[one] !== value[one]) element[one] = value[one];
-  } else if (value === null || value === undefined || value === false) element.removeAttribute(name);
+  } else if (value === null || value === undefined || value === false || (name === "href" && !isOwn(value))) element.removeAttribute(name);
   else element.setAttribute(name, value === true ? "" : String(value));
+}
+
+/** Whether an address is of this server: what an answer says is never a link to elsewhere, nor one that runs something. @param {string} to */
+export function isOwn(to) {
+  try {
+    return new URL(to, location.href).origin === location.origin;
+  } catch {
+    return false;
+  }
 }
 
 /** @this {any} @param {Event} event */

@@ -86,6 +86,16 @@ export function panel(title, aside, ...children) {
 export const empty = (sentence, command) =>
   h("p", { class: "empty" }, sentence, command ? [" ", h("code", null, command), " ", copy(command, "the command")] : null);
 
+/** One word of a shell's line. @param {string} text */
+export const word = (text) => (/^[\w.:/@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+/** How a command of a shell reaches this server. @param {any} app */
+export const reach = ({ session: { default_namespace: usual, authentication } }) =>
+  `--server ${location.origin}${api.namespace === usual ? "" : ` --namespace ${word(api.namespace)}`}${authentication === "none" ? "" : " --token TOKEN"}`;
+
+/** The command that starts a worker. @param {any} app @param {string | null | undefined} queue */
+export const workerCommand = (app, queue) => `dw worker FILE ${reach(app)}${!queue || queue === "default" ? "" : ` --queue ${word(queue)}`}`;
+
 /** A link within the page. @param {string} to @param {any} props @param {...any} children */
 export const link = (to, props, ...children) => h("a", { ...props, href: placed(to) }, ...children);
 

@@ -5,7 +5,7 @@ import { Resource } from "../api.js";
 import { bars, chartTable, table } from "../chart.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { badge, copy, empty, glyph, held, link, panel, time, tone } from "../parts.js";
+import { badge, copy, empty, glyph, held, link, panel, reach, time, tone, word, workerCommand } from "../parts.js";
 import { count, now, plural, span } from "../words.js";
 
 const WINDOWS = /** @type {[string, string, number][]} */ ([["1h", "1 h", 4], ["24h", "24 h", 4], ["7d", "7 d", 7]]);
@@ -20,8 +20,6 @@ function list({ cause, link: address, task_queue = "" }) {
 
 const queue = (/** @type {string} */ name) => `/waterline/queues/${encodeURIComponent(name)}`;
 const runsOf = (/** @type {string} */ type, /** @type {string} */ bucket) => `/waterline/runs?workflow_type=${encodeURIComponent(type)}&bucket=${bucket}`;
-/** One word of a shell's line. @param {string} text */
-const word = (text) => (/^[\w.:@/-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 /** Not all is never 100 %. @param {number | null} rate */
 const percent = (rate) => (rate === null ? "–" : `${rate > 0.99 && rate < 1 ? "> 99" : Math.round(rate * 100)} %`);
 
@@ -112,7 +110,7 @@ export function open(app) {
   function action(item) {
     const { verb, label } = item.action;
     if (verb === "start_worker")
-      return [label, copy(`dw worker FILE ${target()} --queue ${word(item.task_queue ?? "")}${item.missing === "build" ? ` --build ${word(item.build_id ?? "")}` : ""}`, "the command")];
+      return [label, copy(`${workerCommand(app, item.task_queue)}${item.missing === "build" ? ` --build ${word(item.build_id ?? "")}` : ""}`, "the command")];
     if (verb !== "repair" && verb !== "retry_now") return label;
     const pass = item.cause !== "repair_needed" && verb === "repair";
     const not = app.readOnly ?? (pass && !app.isAdmin ? "A repair pass needs the role admin." : null);
@@ -201,19 +199,13 @@ export function open(app) {
     })), wakes.complete ? null : h("p", { class: "second" }, "There are more after ", time(wakes.counted_until), "."));
   }
 
-  /** How a command reaches this server. */
-  function target() {
-    const { default_namespace: usual, authentication } = app.session;
-    return `--server ${location.origin}${app.api.namespace === usual ? "" : ` --namespace ${word(app.api.namespace)}`}${authentication === "none" ? "" : " --token TOKEN"}`;
-  }
-
   /** Before the first run: how to get there. @param {Api.OverviewAnswer} data */
   function first({ fleet }) {
     return [h("h1", null, "No run yet"), h("p", { class: "sentence" }, "Here you will see whether anything is stuck, why, and what to press."),
-      h("ol", { class: "first" }, ...(fleet?.active ? [[`${plural(fleet.active, "worker")} can run workflows. Start one`, `dw start FILE:WORKFLOW first-1 ${target()}`]] : [
+      h("ol", { class: "first" }, ...(fleet?.active ? [[`${plural(fleet.active, "worker")} can run workflows. Start one`, `dw start FILE:WORKFLOW first-1 ${reach(app)}`]] : [
         ["Save this as hello.py", 'from backstay import sleep, workflow\n\n\n@workflow\ndef hello(name: str) -> str:\n    sleep("10s")\n    return f"Hello {name}"\n'],
-        ["Start a worker that runs it", `dw worker hello.py ${target()}`],
-        ["Start a workflow", `dw start hello.py:hello hello-1 '"Ada"' ${target()}`],
+        ["Start a worker that runs it", `dw worker hello.py ${reach(app)}`],
+        ["Start a workflow", `dw start hello.py:hello hello-1 '"Ada"' ${reach(app)}`],
       ]).map(([text, code = ""]) => h("li", null, text, " ", copy(code, "it"), h("pre", { class: "payload", tabindex: "0" }, code)))),
       empty("While you write code: server, worker and this page in one, reloaded on every save.", "dw dev hello.py")];
   }

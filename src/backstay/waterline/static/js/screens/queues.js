@@ -2,7 +2,7 @@
 /** @import { App } from "../main.js" */
 
 import { h } from "../dom.js";
-import { badge, copy, held, link, panel, runAddress, words } from "../parts.js";
+import { badge, copy, held, link, panel, runAddress, words, workerCommand } from "../parts.js";
 import { count, plural, span } from "../words.js";
 import { adminOnly, asked, get, named, pages, press, table, tableKeys } from "./house/kit.js";
 
@@ -28,8 +28,8 @@ export function open(app) {
     route: () => { if (name !== null) waiting.reset(); },
     close: () => clearInterval(timer),
     view: () => [
-      ...(name === null ? [h("h1", null, "Queues and workers"), panel("Queues", null, ...held(all, listed))]
-        : [h("p", { class: "caption" }, link("/waterline/queues", null, "Queues")), h("h1", { class: "long" }, name), ...held(queue, one),
+      ...(name === null ? [h("h1", null, "Queues and workers"), panel("Queues", null, ...held(all, (data) => listed(app, data)))]
+        : [h("p", { class: "caption" }, link("/waterline/queues", null, "Queues")), h("h1", { class: "long" }, name), ...held(queue, (data) => one(app, data)),
           panel("Who waits", null, ...held(waiting, (data) => [table("tasks that wait", [
             ["for", (task) => age(task.waiting_seconds), "number"], ["run", ({ workflow_id: id }) => (id === null ? "unreadable" : named(runAddress(id), id))],
             "task=task_type", "type=type mono", ["build", (task) => task.build_id ?? "any", "mono wide"], "priority=priority number wide", "attempt=attempt number wide",
@@ -59,11 +59,9 @@ const leased = (stats) => stats.workflow_tasks.leased_count + stats.activity_tas
 const age = (seconds) => span(seconds === null ? null : seconds * 1000);
 /** How long tasks wait, of the slower of the two kinds. @param {string} which */
 const slowest = (which) => (/** @type {any} */ { schedule_to_start: waits }) => span(waits && (Math.max(waits.workflow_tasks[which], waits.activity_tasks[which]) || null));
-/** @param {string | null} queue */
-const command = (queue) => `dw worker FILE.py --server ${location.origin}${queue === null ? "" : ` --queue ${queue}`}`;
 
-/** @param {Api.QueuesAnswer} data */
-function listed(data) {
+/** @param {any} app @param {Api.QueuesAnswer} data */
+function listed(app, data) {
   return [table("queues", [
     ["queue", ({ name }) => named(`/waterline/queues/${encodeURIComponent(name)}`, name)],
     ["state", (queue) => badge(stands(queue)[0])],
@@ -74,14 +72,14 @@ function listed(data) {
     ["wait p50", slowest("p50_ms"), "number wide"], ["wait p95", slowest("p95_ms"), "number wide"],
     "workers=stats.pollers.active_count number", "silent=stats.pollers.stale_count number wide",
     data.task_queues.some((/** @type {any} */ one) => one.throttled_because) && ["throttled by", ({ throttled_because: why }) => why, "wide second"],
-  ], data.task_queues, "name", "No queue has a worker or a task. Start a worker:", command(null)),
+  ], data.task_queues, "name", "No queue has a worker or a task. Start a worker:", workerCommand(app, null)),
   data.next_after ? h("p", { class: "caption" }, `There are more than ${count(data.task_queues.length)} queues; open others by their address.`) : null];
 }
 
-/** @param {Api.QueueAnswer} queue */
-function one(queue) {
+/** @param {any} app @param {Api.QueueAnswer} queue */
+function one(app, queue) {
   const [state, sentence] = stands(queue);
-  const start = command(queue.name);
+  const start = workerCommand(app, queue.name);
   return [
     h("p", { class: "sentence stands" }, badge(state), " ", sentence),
     state === "no_worker" ? h("p", { class: "second" }, "Start one: ", h("code", null, start), " ", copy(start, "the command")) : null,
@@ -125,5 +123,5 @@ function fleet(app, workers, name, queue, load) {
     ["workflow slots", slots("workflow"), "number wide"], ["activity slots", slots("activity"), "number wide"], "runtime=runtime mono wide", "version=sdk_version mono wide", "heard=last_heartbeat_at time",
     workers.some((worker) => worker.status === "stale") && ["", ({ worker_id: id, status }) => (status === "stale" ? press(app, "Forget", asked(app, "delete", `/api/workers/${encodeURIComponent(id)}`, () => null,
       { title: "Forget this worker?", sentence: `${id} is silent. If it is alive, it registers again.`, label: "Forget", danger: true, done: load }), adminOnly(app, "forget workers")) : null)],
-  ], workers, "worker_id", "No worker is registered here. Start one:", command(name));
+  ], workers, "worker_id", "No worker is registered here. Start one:", workerCommand(app, name));
 }

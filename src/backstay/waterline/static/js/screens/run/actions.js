@@ -3,7 +3,7 @@
 import { Resource, runPath } from "../../api.js";
 import { confirm } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { announce, copy, link, runAddress, words } from "../../parts.js";
+import { announce, copy, link, runAddress, words, workerCommand } from "../../parts.js";
 
 /** verb -> label, what it means, what was done, whether it harms */
 const COMMANDS = /** @type {Record<string, [string, string, string, boolean?]>} */ ({
@@ -71,7 +71,7 @@ export function actions(ctx, reload) {
       if (!action) return null;
       if (!action.allowed) {
         const queue = ctx.summary.data?.queue;
-        const command = action.verb === "start_worker" && queue ? `dw worker FILE --server ${location.origin}${queue === "default" ? "" : ` --queue ${queue}`}` : null;
+        const command = action.verb === "start_worker" ? workerCommand(app, queue) : null;
         return h("p", { class: "help" }, h("span", { class: "second" }, h("bdi", null, `${capital(action.reason)}.`)), command ? [h("code", null, command), copy(command, "the command")] : null);
       }
       if (action.verb === "open_child" || action.verb === "open_run")

@@ -2,7 +2,7 @@
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { copy, empty, held, link, panel, runAddress, time, words } from "../../parts.js";
+import { copy, empty, held, link, panel, reach, runAddress, time, word, words } from "../../parts.js";
 import { payload } from "../../payload.js";
 import { plural } from "../../words.js";
 import { facts, mono, pages, pre, sign, table } from "./rows.js";
@@ -37,7 +37,7 @@ export function tab(ctx) {
       block.stack_trace ? pre("stack", block.stack_trace) : null,
       h("p", null, others ? `${plural(others, "other open run")}${complete ? "" : " or more"} of this type ${others === 1 ? "has" : "have"} the same difference:` : "No other open run of this type has the same difference."),
       h("ul", { class: "chips" }, same_block.map((/** @type {any} */ each) => h("li", { key: each.run_id }, link(`${runAddress(each.workflow_id, each.run_id)}?tab=failures`, null, mono(each.workflow_id))))),
-      empty("Deploy code that takes the recorded steps, and the run goes on by itself. Try it first:", `dw replay FILE ${ctx.id} --server ${location.origin}`));
+      empty("Deploy code that takes the recorded steps, and the run goes on by itself. Try it first:", `dw replay FILE ${word(ctx.id)} ${reach(ctx.app)}`));
   }
 
   return {

@@ -51,7 +51,7 @@ export function head(ctx, reload) {
     const { data, problem } = ctx.why;
     if (!data) return h("section", { class: "why", "aria-label": "why" }, problem ? trouble(problem, () => void ctx.why.load()) : null);
     // Colour is for what needs eyes: who ended a run on purpose needs none, and a run without a worker needs somebody.
-    const colour = tone(data.attention ?? "") === "red" ? "danger" : ["cancelled", "terminated"].includes(data.state) ? "info" : data.tone;
+    const colour = data.tone;
     return h("section", { class: `why why-${colour}`, "aria-label": "why" },
       h("div", { class: "said" },
         h("p", { class: "sentence" }, h("bdi", null, data.sentence)),
