@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
-PAIRS = [a + b for a in _CROCKFORD for b in _CROCKFORD]
+PAIRS = [a + b for a in CROCKFORD for b in CROCKFORD]
 """Two characters for each number of ten bits: an id of 130 bits takes thirteen look-ups instead of 26."""

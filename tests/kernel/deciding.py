@@ -22,16 +22,19 @@ class Ids:
         self.keys = 0
         self.ulids = 0
 
-    def key(self) -> int:
+    def key(self, bucket: int) -> int:
         self.keys += 1
         return self.keys
 
     def serial(self) -> int:
-        return self.key()
+        return self.key(0)
 
     def ulid(self) -> str:
         self.ulids += 1
         return f"RUN{self.ulids}"
+
+    def run_id(self, bucket: int) -> str:
+        return self.ulid()
 
 
 Offering = Callable[[Task], Lease | None]

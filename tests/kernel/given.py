@@ -86,7 +86,7 @@ class Flow:
     ) -> None:
         self.machine = machine
         self.ids = ids or Ids()
-        self.state = Instance(self.ids.key(), namespace, workflow_id)
+        self.state = Instance(self.ids.key(0), namespace, workflow_id)
         self.latest: Micros = T0
         self.now = T0
         self.decisions: list[Decided] = []

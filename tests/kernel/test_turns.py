@@ -46,10 +46,10 @@ class Shared(Story):
     def __init__(self, cuts: int) -> None:
         super().__init__()
         self.flow.ids = Counted()
-        self.flow.state = Instance(self.flow.ids.key(), "default", "order-1")
+        self.flow.state = Instance(self.flow.ids.key(0), "default", "order-1")
         self.cuts = cuts
         self.ids = Counted()
-        self.together = Instance(self.ids.key(), "default", "order-1")
+        self.together = Instance(self.ids.key(0), "default", "order-1")
         self.machine = Machine(limits=LIMITS)
         self.turn: Turn | None = None
         self.events: list[Recorded] = []
@@ -121,7 +121,7 @@ HERE = Lease(owner="engine-1/worker")
 def begun() -> tuple[Instance, Turn]:
     """An instance whose code runs here, in the turn that started it."""
     ids = Ids()
-    flow = Instance(ids.key(), "default", "order-1")
+    flow = Instance(ids.key(0), "default", "order-1")
     turn = MACHINE.begin(flow, ids)
     MACHINE.decide(turn, started(), T0)
     return flow, turn

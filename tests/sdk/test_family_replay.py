@@ -193,7 +193,7 @@ class Parent(Drive):
             run_number=kid.run_number + again,
             close=None if again else close,
         )
-        self.message(Deliver(send=Send(self.ids.key(), 1, "default", "w", parcel)))
+        self.message(Deliver(send=Send(self.ids.key(0), 1, "default", "w", parcel)))
 
     def live_run(self, task: Task) -> LiveRun:
         return LiveRun(
@@ -298,7 +298,7 @@ class Ordered(Parent):
             run_number=1,
             close=close,
         )
-        self.message(Deliver(send=Send(self.ids.key(), 1, "default", "w", parcel)))
+        self.message(Deliver(send=Send(self.ids.key(0), 1, "default", "w", parcel)))
 
 
 def result(history: list[Recorded]) -> Any:

@@ -246,7 +246,7 @@ class Drive:
         self.tape = cycle(tape)
         self.now = 1_800_000_000 * SECOND
         self.ids = Minted(lambda: self.now, Random(0))
-        self.flow = Instance(self.ids.key(), "default", "w")
+        self.flow = Instance(self.ids.key(0), "default", "w")
         self.history: list[Recorded] = []
         self.live: LiveRun | None = None
         self.tasks = 0

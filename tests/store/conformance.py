@@ -433,6 +433,24 @@ class Alone:
         assert await stored(store, first) == expected(first)
         assert await stored(store, neighbour) == expected(neighbour)
 
+    @pytest.mark.parametrize("table", ["run", "send"])
+    async def test_a_key_that_was_minted_twice_makes_a_decision_stale(self, database: Database, table: str) -> None:
+        """Two engines may mint one key for two instances. The second decides again, and mints another."""
+        store = await database.open()
+        first, second, third = instances(3)
+        for instance in (first, second):
+            instance.step(call("packing"))
+        await applied(store, first)
+        opened, *rest = second.written
+        taken = first.written[0].runs[0][1].key, next(send for one in first.written for send in one.sends).key
+        if table == "run":
+            wrong = replace(opened, runs=[(True, replace(opened.runs[0][1], key=taken[0]))], events=[])
+            assert await apply(store, wrong, *third.written) == stale(0)
+        else:
+            wrong = [replace(one, sends=[replace(s, key=taken[1]) for s in one.sends]) for one in rest]
+            assert await apply(store, opened, *wrong, *third.written) == stale(len(rest))
+        assert await stored(store, third) == expected(third)
+
     async def test_a_start_under_an_id_that_exists_is_stale(self, database: Database) -> None:
         store = await database.open()
         first, second = StoredFlow("order-1"), StoredFlow("order-1")

@@ -51,13 +51,16 @@ class Numbers:
         self._runs = count(1)
         self.pid = os.getpid()
 
-    def key(self) -> int:
+    def key(self, bucket: int = 0) -> int:
         return next(self._keys) << 22 | self.pid
 
     serial = key
 
     def ulid(self) -> str:
         return f"RUN{self.pid:08}{next(self._runs):015}"
+
+    def run_id(self, bucket: int) -> str:
+        return self.ulid()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Numbers:
         return self

@@ -41,7 +41,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import SECOND, Micros, Routing
+from backstay.kernel.values import SECOND, Micros, Routing, bucket_of
 from backstay.runtime_hooks import after_fork_in_child
 from backstay.store import Applied, ForkedEngine, Store, Unavailable
 
@@ -168,7 +168,7 @@ class Engine:
         if self.down is not None:
             reply(None, self.down)
         else:
-            instance = Instance(self.world.ids.key(), namespace, workflow_id)
+            instance = Instance(self.world.ids.key(bucket_of(namespace, workflow_id)), namespace, workflow_id)
             self.decide(CachedInstance(instance, []), message, reply, True)
 
     def decide(

@@ -73,8 +73,9 @@ class InstanceLookup:
                     engine.create(namespace, id, message, reply)
                 else:
                     submit_late(engine, key, message, reply)
-            except Exception:
+            except Exception as error:
                 log.exception("workflow %s: deciding %s failed", id, type(message).__name__)
+                reply(None, error)
 
     def _failed(self, messages: Sequence[NamedMessage], error: Exception) -> None:
         for _, _, reply in messages:

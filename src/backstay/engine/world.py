@@ -13,13 +13,11 @@ from functools import partial
 from struct import iter_unpack
 from typing import Any, Protocol, TypeVar
 
-from backstay.kernel.values import KEY_BITS, KEY_EPOCH, SECOND, Ids, Micros
+from backstay.kernel.values import BUCKETS, KEY_BITS, KEY_EPOCH, SECOND, Ids, Micros
 from backstay.threads import ThreadPool
 from backstay.ulid import PAIRS
 
 T = TypeVar("T")
-
-STEP = 1 << KEY_BITS
 
 FORWARD = SECOND  # a wall clock that was set forward by more is followed at once
 BACK = 10 * SECOND  # one that was set back by more, too; after less, the engine's clock goes more slowly for a while
@@ -102,7 +100,6 @@ class Minted:
     def __init__(self, now: Callable[[], Micros], source: Bits) -> None:
         self._now = now
         self._random = source
-        self._node = source.getrandbits(KEY_BITS)
         self._last = 0
         self._stretch = -1  # of 1,024 milliseconds, in which all ULIDs begin alike
         self._prefix = ""
@@ -113,23 +110,30 @@ class Minted:
         self._serial += 1
         return self._serial
 
-    def key(self) -> int:
-        # 51 bits of microseconds (until the year 2091); monotonic within this engine.
-        key = (self._now() - KEY_EPOCH << KEY_BITS) | self._node
-        if key < self._last + STEP:
-            key = self._last + STEP
-        self._last = key
-        return key
+    def key(self, bucket: int) -> int:
+        # 51 bits of microseconds (until the year 2091); monotonic within this engine. Two engines that mint for one bucket in
+        # the same microsecond mint the same key: the store says so of the second commit, which is decided again.
+        time = self._now() - KEY_EPOCH
+        if time <= self._last:
+            time = self._last + 1
+        self._last = time
+        return time << KEY_BITS | bucket
 
     def ulid(self) -> str:
+        bits = self._random.getrandbits
+        return self._ulid(bits(40), bits(40))
+
+    def run_id(self, bucket: int) -> str:
+        bits = self._random.getrandbits
+        return self._ulid(bits(40), bits(40) & -BUCKETS | bucket)
+
+    def _ulid(self, a: int, b: int) -> str:
+        # 80 bits in two halves: Python is slow with wide integers.
         millisecond = self._now() // 1000
         pairs = PAIRS
         if millisecond >> 10 != self._stretch:
             self._stretch = millisecond >> 10
             self._prefix = "".join([pairs[(millisecond >> shift) & 1023] for shift in (40, 30, 20, 10)])
-        # 80 random bits in two halves: Python is slow with wide integers.
-        bits = self._random.getrandbits
-        a, b = bits(40), bits(40)
         return (
             f"{self._prefix}{pairs[millisecond & 1023]}"
             f"{pairs[a >> 30]}{pairs[a >> 20 & 1023]}{pairs[a >> 10 & 1023]}{pairs[a & 1023]}"

@@ -330,12 +330,16 @@ class Turn:
 
     def send(self, namespace: str, workflow_id: str, message: OutboxMessage) -> None:
         """Put a message to another instance into the outbox. The engine delivers it after the commit."""
-        send = Send(self.ids.key(), self.instance.key, namespace, workflow_id, message)
+        send = Send(self.ids.key(self.instance.bucket), self.instance.key, namespace, workflow_id, message)
         self.sends = appended(self.sends, send)
 
     def notify(self, topic: str, value: Any) -> None:
         """Notify the waiters of this topic, after the commit."""
         self.notifications = appended(self.notifications, (topic, value))
+
+    def new_run(self, run_id: str | None = None) -> Run:
+        """The next run of the instance, which `begin_run` makes its current one."""
+        return self.instance.next_run(self.ids, run_id)
 
     def begin_run(self, run: Run) -> None:
         """Make a new run the current one of this instance."""

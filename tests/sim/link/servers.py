@@ -42,9 +42,7 @@ class ServerWorld(VirtualWorld):
     def __init__(self, loop: ProcessLoop, seed: str, number: int) -> None:
         super().__init__(loop, 0)  # type: ignore[arg-type]
         self.random = Random(seed)
-        minted = Minted(self.now, self.random)
-        minted._node = number % 4096
-        self.ids: Ids = minted
+        self.ids: Ids = Minted(self.now, self.random)
 
     def later(self, seconds: float, call: Any) -> Alarm:
         return self.loop.call_later(seconds, call)

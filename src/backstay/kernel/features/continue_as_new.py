@@ -39,7 +39,7 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
     identity = old.part(Identity)
     before = identity.started
     assert before is not None, "a run that continues has started"
-    new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
+    new = turn.new_run()
     turn.record(
         WorkflowContinuedAsNew(
             sequence=old.step + 1,

@@ -21,6 +21,7 @@ OLDEST_SQLITE = (3, 38, 0)  # strict tables and the ->> operator
 BUSY = 50  # milliseconds to wait for another writer on the engine's thread
 PATIENT = 5000  # the same where the engine is not blocked: on opening, and on the commit thread
 
+_TAKEN = {"UNIQUE constraint failed: run.key", "UNIQUE constraint failed: send.key"}
 _DOWN = {
     sqlite3.SQLITE_IOERR,
     sqlite3.SQLITE_FULL,
@@ -68,6 +69,11 @@ def primary(error: sqlite3.Error) -> int:
 def is_down(error: sqlite3.Error) -> bool:
     """Whether the database as a whole failed, rather than one statement."""
     return primary(error) in _DOWN
+
+
+def is_taken_key(error: Exception) -> bool:
+    """Whether the key of a row is another row's: two engines may mint the same one."""
+    return isinstance(error, sqlite3.IntegrityError) and str(error) in _TAKEN
 
 
 def unavailable(path: str, error: sqlite3.Error) -> Unavailable:

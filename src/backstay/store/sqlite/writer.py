@@ -16,7 +16,17 @@ from typing import Any
 
 from backstay.kernel.decision import Decision
 from backstay.store import ALL, Applied, RegistryEntry, Unavailable
-from backstay.store.sqlite.connection import BUSY, PATIENT, FileGone, connect, file_of, is_down, primary, unavailable
+from backstay.store.sqlite.connection import (
+    BUSY,
+    PATIENT,
+    FileGone,
+    connect,
+    file_of,
+    is_down,
+    is_taken_key,
+    primary,
+    unavailable,
+)
 from backstay.store.sqlite.rows import Rows
 from backstay.store.views import Statements, ViewChanges, view_statements
 
@@ -244,7 +254,10 @@ class SqliteWriter:
             except Exception as error:
                 if isinstance(error, sqlite3.Error) and is_down(error):
                     raise
-                failed[position] = error
+                if is_taken_key(error):
+                    stale.add(position)
+                else:
+                    failed[position] = error
                 connection.execute("rollback to one")
             connection.execute("release one")
         return Applied(frozenset(stale), failed)

@@ -174,7 +174,7 @@ def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> Non
     for task_id in list(turn.instance.tasks):
         turn.drop_task(task_id)
     next_try = replace(parent, retry_attempt=parent.retry_attempt + 1)
-    new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
+    new = turn.new_run()
     open_run(
         turn,
         new,

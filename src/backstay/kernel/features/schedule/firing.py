@@ -39,7 +39,7 @@ from backstay.kernel.features.start import Parent
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import SECOND, Micros, base_namespace
+from backstay.kernel.values import SECOND, Micros, base_namespace, bucket_of
 
 ROLL_OVER = 500  # events, after which a schedule goes on in a new history
 BACKFILL = 1000  # occurrences of one backfill
@@ -252,12 +252,13 @@ def _start(
     if policy in ("cancel_other", "terminate_other"):
         _stop_others(turn, schedule, "request_cancel" if policy == "cancel_other" else "terminate")
     number = schedule.trigger_number + 1
+    workflow_id = workflow_id_of(schedule.schedule_id, occasion, number)
     event = ScheduleTriggered(
         schedule_id=schedule.schedule_id,
         trigger_number=number,
         occurrence_time=occasion.occurrence,
-        workflow_instance_id=workflow_id_of(schedule.schedule_id, occasion, number),
-        workflow_run_id=turn.ids.ulid(),
+        workflow_instance_id=workflow_id,
+        workflow_run_id=turn.ids.run_id(bucket_of(base_namespace(turn.instance.namespace), workflow_id)),
         cause=occasion.cause,
         effective_overlap_policy=policy,
         drained=drained,
@@ -403,7 +404,7 @@ def roll_over(turn: Turn, *, now: bool = False) -> None:
     if not old.is_open or (old.length < ROLL_OVER and not now):
         return
     schedule = _schedule(turn)
-    new = Run(turn.ids.key(), turn.ids.ulid(), old.number + 1)
+    new = turn.new_run()
     turn.record(ScheduleRolledOver(continued_to_run_id=new.run_id))
     close.closed(turn)
     state = replace(schedule, sequence_base=schedule.sequence_base + old.length)

@@ -25,7 +25,6 @@ from backstay.kernel.features.schedule.records import (
     of,
 )
 from backstay.kernel.message import Refused
-from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 
 
@@ -46,7 +45,7 @@ def create(turn: Turn, message: ScheduleCreate) -> None:
     if before is not None:
         firing.ask_after(turn)  # once more: nothing asks after the workflows of the old schedule from here on
     instance.workflow_type = message.plan.action.workflow_type
-    turn.begin_run(Run(turn.ids.key(), turn.ids.ulid(), 1 if old is None else old.number + 1))
+    turn.begin_run(turn.new_run())
     command = messages.accept(turn, message)
     status = "paused" if message.paused else "active"
     new = Schedule(

@@ -192,7 +192,7 @@ def start_now(turn: Turn, message: Start, run_id: str | None = None) -> None:
     instance.workflow_type = message.workflow_type
     open_run(
         turn,
-        Run(turn.ids.key(), run_id or turn.ids.ulid(), 1 if instance.run is None else instance.run.number + 1),
+        turn.new_run(run_id),
         message,
         execution_deadline_at=_deadline(turn.now, message.execution_timeout_seconds),
         continued_from_run_id=None,

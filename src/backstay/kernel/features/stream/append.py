@@ -27,7 +27,6 @@ from backstay.kernel.features.stream.records import (
 )
 from backstay.kernel.limits import over_count
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 
 if TYPE_CHECKING:
@@ -197,7 +196,7 @@ def _finish(turn: Turn, to: StreamKey, error_reason: str | None, retention_secon
 def _opened(turn: Turn, to: StreamKey) -> Stream:
     if turn.instance.run is None:
         turn.instance.workflow_type = TYPE
-        turn.begin_run(Run(turn.ids.key(), turn.ids.ulid(), 1))
+        turn.begin_run(turn.new_run())
         turn.record(StreamOpened(**asdict(to)))
     return existing(turn.run)
 
@@ -206,7 +205,7 @@ def _with_room(turn: Turn, stream: Stream) -> Stream:
     """Go on in a new run if the history is full, so that the cost of a stream does not grow with its length."""
     if stream.total_items - stream.first_offset < SEGMENT:
         return stream
-    new = Run(turn.ids.key(), turn.ids.ulid(), turn.run.number + 1)
+    new = turn.new_run()
     turn.record(StreamRolledOver(continued_to_run_id=new.run_id))
     close.closed(turn)
     turn.begin_run(new)
