@@ -16,6 +16,7 @@ from .kit import serving
 ALL = 110_000
 FIRST = 45_000
 """Bytes over the wire of all files together, and of those that the first screen needs."""
+TYPE = re.compile(r"/\*\* @.*?\*/ ?")
 
 
 async def test_every_address_is_the_page_and_needs_no_credential() -> None:
@@ -76,12 +77,14 @@ def test_it_is_small() -> None:
 def test_files_are_sent_without_comments_and_otherwise_as_they_are() -> None:
     source = files("backstay.waterline") / "static" / "js" / "words.js"
     written, sent = source.read_text(), load_assets().named["js/words.js"].content.decode()
-    code = [
-        line.strip() for line in written.splitlines() if line.strip() and not line.lstrip().startswith(("//", "/**"))
-    ]
+    lines = [line.strip() for line in written.splitlines()]
+    code = [TYPE.sub("", line) for line in lines if line and not line.startswith(("//", "/**"))]
     assert [line for line in sent.splitlines() if line] == code
     for module in sorted(Path(str(files("backstay.waterline"))).rglob("*.js")):
         for number, line in enumerate(module.read_text().splitlines(), 1):
+            for found in TYPE.finditer(line):
+                before = TYPE.sub("", line[: found.start()])
+                assert before.count('"') % 2 == before.count("`") % 2 == 0, f"{module.name}:{number}: a type in a text"
             assert line.count("`") % 2 == 0, (
                 f"{module.name}:{number}: a text of several lines would lose its indentation"
             )

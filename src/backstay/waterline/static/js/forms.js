@@ -23,8 +23,8 @@ export function encode(parameter, text) {
     const value = JSON.parse(text);
     if (value === null) return parameter.allows_null || /mixed|null|^\?/.test(type) ? { json: text } : { wrong: "must not be null" };
     return fits(type, value) ? { json: text } : { wrong: `must be ${type}, not ${Array.isArray(value) ? "array" : typeof value}` };
-  } catch (error) {
-    return { wrong: `is no JSON: ${/** @type {Error} */ (error).message}` };
+  } catch (/** @type {any} */ error) {
+    return { wrong: `is no JSON: ${error.message}` };
   }
 }
 

@@ -4,7 +4,7 @@ import { api, asProblem } from "./api.js";
 import { h, patch } from "./dom.js";
 import { common, useKeys } from "./keys.js";
 import { follow, listen } from "./live.js";
-import { announce, link, placed, runAddress } from "./parts.js";
+import { announce, capital, link, placed, runAddress } from "./parts.js";
 import { changed, parse } from "./router.js";
 import { isAbsolute, setAbsolute } from "./words.js";
 import { signIn } from "./screens/signin.js";
@@ -25,7 +25,7 @@ const SCREENS = /** @type {Record<string, () => Promise<{open: (app: any) => Scr
   schedules: () => import("./screens/schedules.js"),
   system: () => import("./screens/system.js"),
 });
-const PLACES = [["overview", "Overview", "/waterline/"], ["runs", "Runs", "/waterline/runs"], ["queues", "Queues", "/waterline/queues"], ["schedules", "Schedules", "/waterline/schedules"], ["system", "System", "/waterline/system"]];
+const PLACES = /** @type {[string, string, string][]} name, address, key */ ([["overview", "", "o"], ["runs", "runs", "r"], ["queues", "queues", "q"], ["schedules", "schedules", "s"], ["system", "system", "y"]]);
 
 /** What screens get. @typedef {typeof app} App */
 export const app = {
@@ -114,8 +114,8 @@ function bar() {
     h("div", { class: "inner" },
       link("/waterline/", { class: "brand", "aria-label": "Waterline, overview" }, h("span", { "aria-hidden": "true" }, "≋"), "Waterline"),
       environment.name ? h("span", { class: "environment mono", style: { color: environment.colour ?? "inherit" } }, environment.name) : null,
-      h("nav", { "aria-label": "screens" }, ...PLACES.map(([name, label, to]) =>
-        link(to ?? "", { "aria-current": app.route.screen === name || (name === "runs" && app.route.screen === "run") ? "page" : null }, label))),
+      h("nav", { "aria-label": "screens" }, ...PLACES.map(([name, to]) =>
+        link(`/waterline/${to}`, { "aria-current": app.route.screen === name || (name === "runs" && app.route.screen === "run") ? "page" : null }, capital(name)))),
       h("span", { class: "grow" }),
       h("form", { role: "search", on: { submit: (/** @type {any} */ event) => { event.preventDefault(); find(event.target.elements.q.value.trim()); } } },
         h("input", { type: "search", name: "q", id: "find", "aria-label": "find a run", placeholder: "find a run  /", autocomplete: "off", spellcheck: "false" })),
@@ -212,6 +212,6 @@ setInterval(() => { if (document.visibilityState === "visible" && app.session &&
 
 common["/"] = ["find a run", () => document.getElementById("find")?.focus()];
 common["t"] = ["exact or relative times", () => { setAbsolute(!isAbsolute()); app.update(); }];
-for (const [name, label, to] of PLACES) common[`g ${/** @type {string} */ (name)[0] === "s" && name === "system" ? "y" : /** @type {string} */ (name)[0]}`] = [`go to ${label}`, () => app.go(to ?? "")];
+for (const [name, to, key] of PLACES) common[`g ${key}`] = [`go to ${capital(name)}`, () => app.go(`/waterline/${to}`)];
 
 void begin();

@@ -15,6 +15,9 @@ const STATES = /** @type {Record<string, [string, string]>} */ ({
 /** @param {string | null | undefined} name */
 export const words = (name) => (name ?? "–").replaceAll("_", " ");
 
+/** With a capital letter. @param {string | null} text */
+export const capital = (text) => (text ?? "").replace(/^./u, (first) => first.toUpperCase());
+
 /** @param {string} name */
 export const glyph = (name) => STATES[name]?.[0] ?? "·";
 /** @param {string} name */

@@ -4,7 +4,7 @@
 import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { copy, held, link, panel, runAddress, time, words } from "../parts.js";
+import { capital, copy, held, link, panel, runAddress, time, words } from "../parts.js";
 import { bytes, count, plural, span } from "../words.js";
 import { adminOnly, asked, attempt, facts, field, figures, get, named, pages, press, table, tableKeys, tell } from "./house/kit.js";
 
@@ -43,7 +43,7 @@ export function open(app) {
     keys: tableKeys,
     route: load,
     view: () => [h("h1", null, "System"), h("nav", { class: "tabs", "aria-label": "parts of the system" }, ...Object.keys(views).map((name) =>
-      link(`/waterline/system?section=${name}`, { "aria-current": section() === name ? "page" : null }, name.replace(/^./, (first) => first.toUpperCase())))), ...shown()[1]()],
+      link(`/waterline/system?section=${name}`, { "aria-current": section() === name ? "page" : null }, capital(name)))), ...shown()[1]()],
   };
 }
 

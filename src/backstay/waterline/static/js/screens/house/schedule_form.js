@@ -56,8 +56,8 @@ export function form(app, schedule, done) {
       const answer = await (schedule ? app.api.put(`/api/schedules/${encodeURIComponent(values["schedule_id"])}`, body, {}, intent) : app.api.post("/api/schedules", body, {}, intent));
       app.announce(schedule ? "the schedule is changed" : "the schedule is made");
       done(answer.schedule_id);
-    } catch (error) {
-      problem = error instanceof Problem ? error : new Problem(0, "invalid_payload", `This is no JSON: ${/** @type {any} */ (error).message}`, { field: "action.input" });
+    } catch (/** @type {any} */ error) {
+      problem = error instanceof Problem ? error : new Problem(0, "invalid_payload", `This is no JSON: ${error.message}`, { field: "action.input" });
     }
     busy = false;
     app.update();

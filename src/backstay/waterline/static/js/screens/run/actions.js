@@ -3,7 +3,7 @@
 import { Resource, runPath } from "../../api.js";
 import { confirm } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { announce, copy, link, runAddress, words, workerCommand } from "../../parts.js";
+import { announce, capital, copy, link, runAddress, words, workerCommand } from "../../parts.js";
 
 /** verb -> label, what it means, what was done, whether it harms */
 const COMMANDS = /** @type {Record<string, [string, string, string, boolean?]>} */ ({
@@ -112,6 +112,3 @@ export function actions(ctx, reload) {
     },
   };
 }
-
-/** @param {string | null} text */
-export const capital = (text) => (text ?? "").replace(/^./u, (first) => first.toUpperCase());

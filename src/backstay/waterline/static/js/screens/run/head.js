@@ -2,9 +2,9 @@
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { announce, badge, copy, empty, link, runAddress, time, tone, trouble, words } from "../../parts.js";
+import { announce, badge, capital, copy, empty, link, runAddress, time, trouble, words } from "../../parts.js";
 import { bytes, count, exact, now, span } from "../../words.js";
-import { actions, capital } from "./actions.js";
+import { actions } from "./actions.js";
 
 /** What it needs somebody for. Only the sentence knows the workers there are. @param {import("./page.js").Context} ctx */
 export const attention = (ctx) => ctx.why.data?.attention ?? ctx.summary.data?.attention ?? null;
@@ -51,8 +51,7 @@ export function head(ctx, reload) {
     const { data, problem } = ctx.why;
     if (!data) return h("section", { class: "why", "aria-label": "why" }, problem ? trouble(problem, () => void ctx.why.load()) : null);
     // Colour is for what needs eyes: who ended a run on purpose needs none, and a run without a worker needs somebody.
-    const colour = data.tone;
-    return h("section", { class: `why why-${colour}`, "aria-label": "why" },
+    return h("section", { class: `why why-${data.tone}`, "aria-label": "why" },
       h("div", { class: "said" },
         h("p", { class: "sentence" }, h("bdi", null, data.sentence)),
         h("p", { class: "second" },

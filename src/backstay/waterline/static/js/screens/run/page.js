@@ -3,7 +3,7 @@
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { link, trouble } from "../../parts.js";
+import { capital, link, trouble } from "../../parts.js";
 import { now } from "../../words.js";
 import { tab as activities } from "./activities.js";
 import { tab as exports } from "./export.js";
@@ -88,7 +88,7 @@ export function open(app) {
         gone() ? h("p", { class: "notice", role: "alert" }, "This run has been removed while you looked at it. What you see is what it was. ", link("/waterline/runs", null, "Go to the list of runs"))
           : problem ? trouble(problem, () => void ctx.summary.load()) : null,
         h("nav", { class: "tabs", "aria-label": "parts of the run" }, ...Object.keys(TABS).map((one) =>
-          link(address(app, one), { key: one, "aria-current": one === name() ? "page" : null }, (one[0] ?? "").toUpperCase() + one.slice(1)))),
+          link(address(app, one), { key: one, "aria-current": one === name() ? "page" : null }, capital(one)))),
         h("div", { key: name(), class: "tab" }, tab().view()),
       ].flat();
     },
