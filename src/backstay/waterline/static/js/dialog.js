@@ -2,7 +2,7 @@
 
 import { h, patch } from "./dom.js";
 import { asProblem } from "./api.js";
-import { trouble } from "./parts.js";
+import { button, pre, trouble } from "./parts.js";
 
 /** @type {{element: HTMLDialogElement, render: () => void} | null} */
 let open = null;
@@ -31,6 +31,9 @@ export function show(title, view, closed) {
   return { close, update: render };
 }
 
+/** The last line of a dialog that only tells something. @param {() => void} close @param {string} [label] */
+export const closing = (close, label = "Close") => h("div", { class: "buttons" }, button(label, close, { class: "primary" }));
+
 export const isOpen = () => open !== null;
 
 /**
@@ -51,9 +54,9 @@ export function confirm(ask) {
       h("input", { autocomplete: "off", prop: { value: state.typed }, on: { input: (/** @type {any} */ event) => { state.typed = event.target.value; update(); } } })) : null,
     state.problem ? trouble(state.problem) : null,
     h("div", { class: "buttons" },
-      ask.preview ? h("button", { type: "button", disabled: state.busy, on: { click: () => void look(update) } }, "What would be written?") : null,
-      h("button", { type: "button", on: { click: close } }, "Back"),
-      h("button", { type: "button", class: ask.danger ? "danger" : "primary", disabled: state.busy || (ask.type !== undefined && state.typed !== ask.type), on: { click: () => void act(close, update) } }, ask.label)),
+      ask.preview ? button("What would be written?", () => void look(update), { disabled: state.busy }) : null,
+      button("Back", close),
+      button(ask.label, () => void act(close, update), { class: ask.danger ? "danger" : "primary", disabled: state.busy || (ask.type !== undefined && state.typed !== ask.type) })),
   ]);
 
   /** @param {() => void} update */
@@ -93,5 +96,5 @@ export function wouldWrite(answer) {
   const lines = [];
   for (const [kind, entries] of Object.entries(written))
     if (Array.isArray(entries)) for (const entry of entries.slice(0, 20)) lines.push(`${kind.replace(/s$/, "")} ${entry.type ?? entry.event_type ?? entry.command_type ?? entry.kind ?? entry.name ?? entry.change ?? ""} ${entry.workflow_id ?? ""}`.trim());
-  return h("pre", { class: "payload", tabindex: "0", "aria-label": "what would be written" }, lines.length ? lines.join("\n") : "nothing");
+  return pre("what would be written", lines.length ? lines.join("\n") : "nothing");
 }

@@ -1,6 +1,7 @@
 // Forms from declared contracts: a field for each parameter, checked by the rules of the server, which has the last word.
 
 import { h } from "./dom.js";
+import { mono } from "./parts.js";
 
 /** @typedef {{name: string, required?: boolean, variadic?: boolean, default_available?: boolean, default?: any, type: string | null, allows_null?: boolean}} Parameter */
 
@@ -77,7 +78,7 @@ export class Arguments {
         on: { input: (/** @type {any} */ event) => { this.texts[name] = event.target.value; delete this.errors[name]; update(); } } };
       const plain = PLAIN[type ?? ""];
       return h("div", { class: "field", key: name },
-        h("label", { for: id }, h("bdi", { class: "mono" }, name), " ", h("span", { class: "caption" }, `${plain ? type : `${type ?? ""} as JSON`}, ${required ? "required" : each.default_available ? `${JSON.stringify(each.default)} if left empty` : "optional"}`)),
+        h("label", { for: id }, mono(name), " ", h("span", { class: "caption" }, `${plain ? type : `${type ?? ""} as JSON`}, ${required ? "required" : each.default_available ? `${JSON.stringify(each.default)} if left empty` : "optional"}`)),
         type === "bool" ? h("select", props, ["", "true", "false"].map((value) => h("option", { value, prop: { selected: text === value } }, value || (required ? "choose" : "default"))))
           : h(plain ? "input" : "textarea", { ...props, inputmode: type === "int" ? "numeric" : null }),
         each.allows_null && plain ? h("label", { class: "check" }, h("input", { type: "checkbox", prop: { checked: Boolean(this.nulls[name]) }, on: { change: (event) => { this.nulls[name] = event.target.checked; update(); } } }), "null") : null,

@@ -1,7 +1,7 @@
 // Keys. Single letters work where nobody types, and never together with Ctrl, Alt or Meta.
 
 import { h } from "./dom.js";
-import { isOpen, show } from "./dialog.js";
+import { closing, isOpen, show } from "./dialog.js";
 
 /** @typedef {Record<string, [string, (event: KeyboardEvent) => void]>} Keys key -> what it does in words, and a function */
 
@@ -37,6 +37,6 @@ common["?"] = ["this list of keys", () => {
   const all = { ...common, ...ofScreen() };
   show("Keys", ({ close }) => [
     h("table", null, h("tbody", null, ...Object.entries(all).map(([key, [does]]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, does))))),
-    h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", on: { click: close } }, "Close")),
+    closing(close),
   ]);
 }];

@@ -4,7 +4,7 @@ import { api, asProblem } from "./api.js";
 import { h, patch } from "./dom.js";
 import { common, useKeys } from "./keys.js";
 import { follow, listen } from "./live.js";
-import { announce, capital, link, placed, runAddress } from "./parts.js";
+import { announce, button, capital, link, placed, runAddress } from "./parts.js";
 import { changed, parse } from "./router.js";
 import { isAbsolute, setAbsolute } from "./words.js";
 import { signIn } from "./screens/signin.js";
@@ -120,7 +120,7 @@ function bar() {
       h("form", { role: "search", on: { submit: (/** @type {any} */ event) => { event.preventDefault(); find(event.target.elements.q.value.trim()); } } },
         h("input", { type: "search", name: "q", id: "find", "aria-label": "find a run", placeholder: "find a run  /", autocomplete: "off", spellcheck: "false" })),
       namespacePicker(),
-      app.session.authenticated && app.session.session_id ? h("button", { class: "plain", type: "button", title: `signed in as ${app.session.role}`, on: { click: () => void signOut() } }, "Sign out") : null),
+      app.session.authenticated && app.session.session_id ? button("Sign out", () => void signOut(), { class: "plain", title: `signed in as ${app.session.role}` }) : null),
     reached && streaming ? null : h("div", { class: "lost", role: "status" }, reached ? "Live updates are interrupted; they come back by themselves." : "The server cannot be reached. What you see is what it said last; it comes back by itself."));
 }
 

@@ -26,8 +26,20 @@ export const tone = (name) => STATES[name]?.[1] ?? "wait";
 /** The state of a run. `attention` counts before it where it needs somebody. @param {string} state @param {string | null} [attention] */
 export function badge(state, attention) {
   const shown = attention && tone(attention) === "red" ? attention : state;
-  return h("span", { class: `state tone-${tone(shown)}` }, h("span", { class: "glyph", "aria-hidden": "true" }, glyph(shown)), words(shown));
+  return sign(glyph(shown), words(shown), `tone-${tone(shown)}`);
 }
+
+/** A button. `why`: why it cannot be pressed. @param {any} label @param {(event: any) => void} click @param {any} [props] */
+export const button = (label, click, { why, ...props } = {}) => h("button", { type: "button", disabled: Boolean(why), title: why, ...props, on: { click } }, label);
+
+/** A state that is none of a run. @param {string} glyph @param {any} word @param {string} [tone] */
+export const sign = (glyph, word, tone = "") => h("span", { class: `state ${tone}` }, h("span", { class: "glyph", "aria-hidden": "true" }, glyph), word);
+
+/** An id, a type or another text from outside, which must not turn the order of what is around it. @param {any} text @param {string} [look] */
+export const mono = (text, look = "") => (text === null || text === undefined || text === "" ? null : h("bdi", { class: `mono ${look}` }, text));
+
+/** @param {string} label @param {any} text */
+export const pre = (label, text) => h("pre", { class: "payload", tabindex: "0", "aria-label": label }, text);
 
 /** A time: how long ago, and exactly on hover and focus. @param {string | number | null | undefined} at */
 export function time(at) {
@@ -38,8 +50,7 @@ export function time(at) {
 
 /** A button that copies; without a secure context there is no clipboard, so it selects a field and copies that. @param {string} text @param {string} [what] */
 export function copy(text, what) {
-  return h("button", { class: "copy", type: "button", title: `copy ${what ?? text}`.slice(0, 80), "aria-label": `copy ${what ?? "it"}`, on: { click: () => void copyText(text) } },
-    h("svg", { viewBox: "0 0 12 12", width: "12", height: "12", fill: "none", stroke: "currentColor", "aria-hidden": "true" }, h("path", { d: "M3.5 3.5v-3h8v8h-3M.5 3.5h8v8h-8z" })));
+  return button(h("svg", { viewBox: "0 0 12 12", width: "12", height: "12", fill: "none", stroke: "currentColor", "aria-hidden": "true" }, h("path", { d: "M3.5 3.5v-3h8v8h-3M.5 3.5h8v8h-8z" })), () => void copyText(text), { class: "copy", title: `copy ${what ?? text}`.slice(0, 80), "aria-label": `copy ${what ?? "it"}` });
 }
 
 /** @param {string} text */
@@ -67,7 +78,7 @@ export function announce(text) {
 export function trouble(problem, again) {
   return h("div", { class: "problem", role: "alert" },
     h("span", null, problem.message), h("span", { class: "mono" }, problem.reason),
-    again ? h("button", { type: "button", on: { click: again } }, "Try again") : null);
+    again ? button("Try again", again) : null);
 }
 
 /**

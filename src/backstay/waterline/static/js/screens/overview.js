@@ -5,7 +5,7 @@ import { Resource } from "../api.js";
 import { bars, chartTable, table } from "../chart.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { badge, copy, empty, glyph, held, link, panel, reach, time, tone, word, workerCommand } from "../parts.js";
+import { badge, button, copy, empty, glyph, held, link, panel, reach, time, tone, word, workerCommand } from "../parts.js";
 import { count, now, plural, span } from "../words.js";
 
 const WINDOWS = /** @type {[string, string, number][]} */ ([["1h", "1 h", 4], ["24h", "24 h", 4], ["7d", "7 d", 7]]);
@@ -114,7 +114,7 @@ export function open(app) {
     if (verb !== "repair" && verb !== "retry_now") return label;
     const pass = item.cause !== "repair_needed" && verb === "repair";
     const not = app.readOnly ?? (pass && !app.isAdmin ? "A repair pass needs the role admin." : null);
-    return h("button", { type: "button", disabled: Boolean(not), title: not, on: { click: () => act(item, pass) } }, `${label} …`);
+    return button(`${label} …`, () => act(item, pass), { why: not });
   }
 
   /** @param {Api.AttentionAnswer} item @param {boolean} pass a pass over everything, else the command to each run of this cause */
@@ -147,7 +147,7 @@ export function open(app) {
   /** The button that shows charts as tables. @param {string} name */
   function tables(name) {
     const on = app.route.query.get("table") === name;
-    return h("button", { type: "button", class: "plain caption", "aria-pressed": String(on), on: { click: () => app.query({ table: on ? null : name }) } }, "Show as table");
+    return button("Show as table", () => app.query({ table: on ? null : name }), { class: "plain caption", "aria-pressed": String(on) });
   }
 
   /** @param {{series: {since: string, interval_seconds: number, points: any[]}, totals: any, window: string}} data */
@@ -155,7 +155,7 @@ export function open(app) {
     const [, label, ticks] = WINDOWS.find(([name]) => name === shown) ?? ["", "", 4];
     const kinds = [["started", "wait"], ["completed", "done"], ["failed", "red"]].map(([name = "", tone = ""]) => ({ name, tone, values: points.map((point) => point[name]) }));
     return panel("Flow", [tables("flow"), h("div", { class: "chips", role: "group", "aria-label": "window" }, ...WINDOWS.map(([name, said]) =>
-      h("button", { type: "button", class: "chip number", "aria-pressed": String(period() === name), on: { click: () => app.query({ window: name }, { replace: false }) } }, said)))],
+      button(said, () => app.query({ window: name }, { replace: false }), { class: "chip number", "aria-pressed": String(period() === name) })))],
     h("dl", { class: "totals" }, ...[...kinds.map(({ name, tone }) => [name, count(totals[name]), tone]), ["cancelled", count(totals.cancelled)], ["terminated", count(totals.terminated)],
       ["pass rate", percent(totals.pass_rate)], ["p50", about(totals.p50_ms)], ["p95", about(totals.p95_ms)]].map(([name, value, tone]) =>
       h("div", null, h("dt", { class: "caption" }, tone ? h("span", { class: `swatch fill-${tone}` }) : null, name), h("dd", { class: "number" }, value)))),

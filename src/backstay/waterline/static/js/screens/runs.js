@@ -4,7 +4,7 @@
 import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { empty, glyph, held, runAddress, tone, trouble, words } from "../parts.js";
+import { button, empty, glyph, held, runAddress, tone, trouble, words } from "../parts.js";
 import { count, now, plural } from "../words.js";
 import { ACTIONS, ask, progress } from "./runs/bulk.js";
 import { cells, chooseColumns, chosen, fieldsFor, head, least } from "./runs/columns.js";
@@ -211,8 +211,6 @@ export function open(app) {
   }
 
   // -- the page
-
-  const button = (/** @type {string} */ text, /** @type {() => void} */ click, /** @type {any} */ more = {}) => h("button", { type: "button", ...more, on: { click } }, text);
 
   function top() {
     const options = views.data?.saved_views ?? [];

@@ -3,7 +3,7 @@
 
 import { Resource } from "../api.js";
 import { h } from "../dom.js";
-import { badge, copy, held, link, panel, runAddress, time, words } from "../parts.js";
+import { badge, button, copy, held, link, panel, runAddress, time, words } from "../parts.js";
 import { count, now, plural } from "../words.js";
 import { asked, attempt, facts, field, figures, get, named, pages, press, table, tableKeys } from "./house/kit.js";
 import { firing, form } from "./house/schedule_form.js";
@@ -47,7 +47,7 @@ function list(app) {
       ...held(schedules, (data) => [
         figures(data.counts, ["active=active", "paused=paused violet", "due within the hour=due_next_hour", "overdue=overdue amber"]),
         h("div", { class: "chips", role: "group", "aria-label": "which schedules" }, ...["", "active", "paused", "deleted"].map((one) =>
-          h("button", { type: "button", class: "chip", "aria-pressed": String((asks().status ?? "") === one), on: { click: () => app.query({ status: one || null, page: null }) } }, one || "all"))),
+          button(one || "all", () => app.query({ status: one || null, page: null }), { class: "chip", "aria-pressed": String((asks().status ?? "") === one) }))),
         table("schedules", [
           ["schedule", (one) => [named(address(one.schedule_id), one.schedule_id), one.note ? h("div", { class: "caption note clip", title: one.note }, one.note) : null]],
           ["state", state], "starts=workflow_type mono",

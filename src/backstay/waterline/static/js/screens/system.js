@@ -4,7 +4,7 @@
 import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { capital, copy, held, link, panel, runAddress, time, words } from "../parts.js";
+import { button, capital, copy, held, link, panel, pre, runAddress, sign, time, words } from "../parts.js";
 import { bytes, count, plural, span } from "../words.js";
 import { adminOnly, asked, attempt, facts, field, figures, get, named, pages, press, table, tableKeys, tell } from "./house/kit.js";
 
@@ -48,13 +48,13 @@ export function open(app) {
 }
 
 /** @param {string} status @param {string} [text] */
-const told = (status, text) => h("span", { class: `state tone-${TONES[status]?.[0] ?? "wait"}` }, h("span", { class: "glyph", "aria-hidden": "true" }, TONES[status]?.[1] ?? "·"), text ?? status);
+const told = (status, text) => sign(TONES[status]?.[1] ?? "·", text ?? status, `tone-${TONES[status]?.[0] ?? "wait"}`);
 
 /** @param {App} app @param {any} all */
 function health(app, all) {
   const prove = () => void attempt(app, "proven", async () => { all["system/liveness"].data = await app.api.get("/api/system/liveness", { fresh: 1 }); app.update(); });
   return [
-    panel("Liveness certificate", h("button", { type: "button", on: { click: prove } }, "Prove now"), ...held(all["system/liveness"], (proof) => [
+    panel("Liveness certificate", button("Prove now", prove), ...held(all["system/liveness"], (proof) => [
       h("p", { class: `sentence ${proof.stranded ? "tone-red" : ""}` }, `${plural(proof.open_runs, "open run")}, ${count(proof.stranded)} stranded, proven `, time(proof.proven_at)),
       h("p", { class: "caption" }, `Each open run is resumed by something that is on disk. The proof took ${span(proof.took_ms)}.`),
       figures(proof.resume_sources, Object.keys(proof.resume_sources).map((name) => `${words(name)}=${name}`)),
@@ -74,7 +74,7 @@ function maintenance(app, all, load) {
   /** What a pass would do. @param {any} answer @returns {string[]} */
   const seen = (answer) => answer.would_reconcile ?? answer.results?.map((/** @type {any} */ one) => `${words(one.outcome)} ${one.workflow_id ?? one.execution_id ?? one.run_id}`) ?? [`views of ${plural(answer.matched, "run")}`];
   /** @param {any} answer */
-  const done = (answer) => { load(); tell("What was done", h("pre", { class: "payload", tabindex: "0", "aria-label": "what was done" }, Object.entries(answer).filter(([, value]) => typeof value === "number").map(([name, value]) => `${words(name)}: ${value}`).join("\n"))); };
+  const done = (answer) => { load(); tell("What was done", pre("what was done", Object.entries(answer).filter(([, value]) => typeof value === "number").map(([name, value]) => `${words(name)}: ${value}`).join("\n"))); };
   /** @param {string} title @param {string} label @param {string} path @param {string} sentence @param {any} body @param {(data: any) => any} view */
   const pass = (title, label, path, sentence, body, view) => panel(title, press(app, label, asked(app, "post", `/api/${path}${path.endsWith("s/rebuild") ? "" : "/pass"}`, () => body, { title: `${label}?`, sentence, label, seen, done }), adminOnly(app, "do this")), ...held(all[path.replace("/rebuild", "")], view));
   return [
@@ -146,7 +146,7 @@ function access(app, all, load) {
 
 /** @param {App} app @param {any} all @param {any} values */
 function audit(app, all, values) {
-  return [panel("Who did what", h("button", { type: "button", on: { click: () => { app.query({ page: null }); void all["audit"].load(); } } }, "Newest"),
+  return [panel("Who did what", button("Newest", () => { app.query({ page: null }); void all["audit"].load(); }),
     h("form", { class: "filters", "aria-label": "filters", on: { submit: (/** @type {Event} */ event) => event.preventDefault() } }, ...FILTERS.map((name) => {
       const now = { [name]: values[name] ?? "" };
       return field(now, name, words(name), () => app.query({ [name]: now[name] || null, page: null }), { options: CHOICES[name]?.map((one) => [one, one || "any"]), class: "mono" });

@@ -2,9 +2,9 @@
 /** @import { App } from "../../main.js" */
 
 import { asProblem, Resource } from "../../api.js";
-import { confirm, show } from "../../dialog.js";
+import { closing, confirm, show } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { empty, link, time, trouble } from "../../parts.js";
+import { button, empty, link, time, trouble } from "../../parts.js";
 import { count } from "../../words.js";
 
 /**
@@ -64,7 +64,7 @@ export const adminOnly = (app, what) => (app.isAdmin ? undefined : `Only an admi
 /** A button that changes something. `why`: why it cannot be pressed. @param {App} app @param {string} label @param {() => void} act @param {string} [why] @param {string} [kind] */
 export function press(app, label, act, why, kind) {
   const reason = why ?? app.readOnly;
-  return h("button", { type: "button", class: kind, disabled: Boolean(reason), title: reason, on: { click: act } }, label);
+  return button(label, act, { class: kind, why: reason });
 }
 
 /** An entry of a registry that would change, in words. @param {any} one */
@@ -92,7 +92,7 @@ export const asked = (app, method, path, body, ask) => () => {
 };
 
 /** Say something that has to be closed. @param {string} title @param {any} content @param {string} [label] */
-export const tell = (title, content, label) => show(title, ({ close }) => [content, h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", on: { click: close } }, label ?? "Close"))]);
+export const tell = (title, content, label) => show(title, ({ close }) => [content, closing(close, label)]);
 
 /** Do it at once; a refusal is shown. @param {App} app @param {string} said @param {() => Promise<any>} act */
 export async function attempt(app, said, act) {
@@ -125,7 +125,7 @@ export function field(values, name, label, changed, { hint, tag, options, wrong,
 export function pages(app, next) {
   const at = app.route.query.get("page");
   /** @param {string} label @param {string | null} page @param {boolean} off */
-  const to = (label, page, off) => h("button", { type: "button", disabled: off, on: { click: () => app.query({ page }, { replace: false }) } }, label);
+  const to = (label, page, off) => button(label, () => app.query({ page }, { replace: false }), { disabled: off });
   return at || next ? h("div", { class: "actions" }, to("First page", null, !at), to("Next page", next, !next)) : null;
 }
 

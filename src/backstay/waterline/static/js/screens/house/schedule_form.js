@@ -3,7 +3,7 @@
 
 import { Problem, Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { time, trouble } from "../../parts.js";
+import { button, time, trouble } from "../../parts.js";
 import { field } from "./kit.js";
 
 const OVERLAPS = [["skip", "skip it"], ["buffer_one", "keep one for later"], ["buffer_all", "keep all for later"], ["cancel_other", "cancel the other"], ["terminate_other", "terminate the other"], ["allow_all", "run both"]];
@@ -90,7 +90,7 @@ export function form(app, schedule, done) {
         schedule ? null : entry("paused", "Begin paused", { type: "checkbox" }),
         problem && !placed ? trouble(problem) : null,
         h("div", { class: "actions" }, h("button", { type: "submit", class: "primary", disabled: busy || Boolean(app.readOnly), title: app.readOnly }, schedule ? "Save" : "Create"),
-          h("button", { type: "button", on: { click: () => app.query({ form: null }) } }, "Cancel"))),
+          button("Cancel", () => app.query({ form: null })))),
       h("section", { "aria-label": "next firings" }, h("h2", null, "Next ten firings"),
         coming.problem ? h("p", { class: "notice" }, coming.problem.message)
           : coming.data?.fires.length ? h("ol", { class: "waterline" }, ...coming.data.fires.map((fire) => firing(fire, coming.data?.timezone ?? ""))) : h("p", { class: "empty" }, "Say when it fires: a cron expression or an interval.")))];

@@ -3,7 +3,7 @@
 import { Resource, runPath } from "../../api.js";
 import { confirm } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { announce, capital, copy, link, runAddress, words, workerCommand } from "../../parts.js";
+import { announce, button, capital, copy, link, runAddress, words, workerCommand } from "../../parts.js";
 
 /** verb -> label, what it means, what was done, whether it harms */
 const COMMANDS = /** @type {Record<string, [string, string, string, boolean?]>} */ ({
@@ -57,7 +57,7 @@ export function actions(ctx, reload) {
   /** @param {string} label @param {() => void} act @param {string | null | undefined} not why it is not possible @param {boolean} [danger] */
   const item = (label, act, not, danger) => {
     const why = not ? (REASONS[not] ?? words(not)) : app.readOnly;
-    return h("li", { key: label }, h("button", { type: "button", class: `plain ${danger ? "danger" : ""}`, disabled: Boolean(why), title: why, on: { click: act } }, label),
+    return h("li", { key: label }, button(label, act, { class: `plain ${danger ? "danger" : ""}`, why: why }),
       not ? h("span", { class: "caption" }, why) : null);
   };
 
@@ -80,7 +80,7 @@ export function actions(ctx, reload) {
       const act = action.verb === "signal" ? () => toForm("signal", action.target)
         : path in COMMANDS ? () => ask(path, path === "retry-now" && action.target ? `activities/${encodeURIComponent(action.target)}/retry-now` : path) : null;
       if (!act) return h("p", { class: "help second" }, action.label);
-      return h("button", { type: "button", class: "primary", disabled: !app.canWrite, title: app.readOnly, on: { click: act } }, h("bdi", null, action.label));
+      return button(h("bdi", null, action.label), act, { class: "primary", why: app.readOnly });
     },
 
     menu() {

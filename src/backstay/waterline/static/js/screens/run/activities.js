@@ -2,10 +2,10 @@
 
 import { asProblem, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { announce, badge, copy, empty, held, link, panel, time, trouble, words } from "../../parts.js";
+import { announce, badge, button, copy, empty, held, link, mono, panel, sign, time, trouble, words } from "../../parts.js";
 import { payload } from "../../payload.js";
 import { count, now, plural, span } from "../../words.js";
-import { button, facts, here, isOpen, mono, opener, pages, sign, table } from "./rows.js";
+import { facts, here, isOpen, opener, pages, table } from "./rows.js";
 
 const SHOWN = 3; // attempts of an activity that is not open
 const UNKNOWN = /** @type {Record<string, string>} */ ({ expired: "never reported", timed_out: "timed out" });

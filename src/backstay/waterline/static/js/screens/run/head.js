@@ -2,7 +2,7 @@
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { announce, badge, capital, copy, empty, link, runAddress, time, trouble, words } from "../../parts.js";
+import { announce, badge, button, capital, copy, empty, link, mono, runAddress, time, trouble, words } from "../../parts.js";
 import { bytes, count, exact, now, span } from "../../words.js";
 import { actions } from "./actions.js";
 
@@ -12,7 +12,7 @@ export const attention = (ctx) => ctx.why.data?.attention ?? ctx.summary.data?.a
 /** @param {import("./page.js").Context} ctx @param {() => void} reload */
 export function head(ctx, reload) {
   const { app, id } = ctx;
-  const runs = new Resource(() => app.api.get(runPath(id, null, "runs")), ctx.update);
+  const runs = new Resource(() => app.api.get(runPath(id, null, "runs"), { fields: "run_id,run_number,is_current_run,status,closed_reason" }), ctx.update);
   const act = actions(ctx, reload);
   let chain = false;
   let state = "";
@@ -35,7 +35,7 @@ export function head(ctx, reload) {
     const ended = data.closed_at ? Date.parse(data.closed_at) : now();
     const labels = Object.entries(data.visibility_labels ?? {});
     const shown = /** @type {[string, any][]} */ ([
-      ["business key", data.business_key ? [h("bdi", { class: "mono" }, data.business_key), copy(data.business_key, "the business key")] : null],
+      ["business key", data.business_key ? [mono(data.business_key), copy(data.business_key, "the business key")] : null],
       ["labels", labels.length ? labels.map(([name, value]) => h("bdi", { class: "chip mono", key: name }, `${name}=${value}`)) : null],
       ["started", time(data.started_at)],
       [data.closed_at ? "took" : "open for", h("span", { class: "number", title: data.closed_at ? `closed ${exact(data.closed_at)}` : null }, span(ended - Date.parse(data.started_at)))],
@@ -55,11 +55,11 @@ export function head(ctx, reload) {
       h("div", { class: "said" },
         h("p", { class: "sentence" }, h("bdi", null, data.sentence)),
         h("p", { class: "second" },
-          data.chain?.length ? h("button", { type: "button", class: "text", "aria-expanded": String(chain), on: { click: () => { chain = !chain; ctx.update(); } } }, chain ? "Hide what led here" : "What led here?") : null, " ",
+          data.chain?.length ? button(chain ? "Hide what led here" : "What led here?", () => { chain = !chain; ctx.update(); }, { class: "text", "aria-expanded": String(chain) }) : null, " ",
           data.by_itself ? h("bdi", null, `${capital(data.by_itself)}.`) : data.action && data.verb !== "continued" ? "It does not go on by itself." : null)),
       act.primary(data.action),
       chain ? h("ol", { class: "chain" }, ...data.chain.map((/** @type {any} */ event) => h("li", { key: event.sequence },
-        h("button", { type: "button", class: "text mono", on: { click: () => ctx.openEvent(event.sequence) } }, `${event.sequence}`),
+        button(`${event.sequence}`, () => ctx.openEvent(event.sequence), { class: "text mono" }),
         h("bdi", null, event.about), h("span", { class: "third" }, event.because ? `because of ${event.because}` : event.outside ? `from ${event.outside}` : ""), time(event.recorded_at)))) : null);
   }
 
@@ -81,7 +81,7 @@ export function head(ctx, reload) {
           h("h1", { class: id.length > 48 ? "id long" : "id" }, h("bdi", null, id), copy(id, "the workflow id")),
           data ? h("span", { class: "badge" }, badge(data.state, attention(ctx))) : null),
         h("div", { class: "under" },
-          data ? [h("bdi", { class: "mono" }, data.workflow_type), selector(data), data.archived_at ? h("span", { class: "second" }, "archived") : null] : " ",
+          data ? [mono(data.workflow_type), selector(data), data.archived_at ? h("span", { class: "second" }, "archived") : null] : " ",
           h("span", { class: "grow" }), data ? act.menu() : null),
         data && first && first.run_id !== data.run_id ? h("p", { class: "notice" }, `It has continued as run ${data.run_number}, which you see now. `,
           link(runAddress(id, first.run_id), null, `Go back to run ${first.run_number}`)) : null,

@@ -2,10 +2,10 @@
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { copy, empty, held, link, time, words } from "../../parts.js";
+import { button, copy, empty, held, link, mono, pre, time, words } from "../../parts.js";
 import { payload, saver } from "../../payload.js";
 import { bytes, count, plural } from "../../words.js";
-import { button, facts, here, isOpen, mono, opener, pre, table, turn } from "./rows.js";
+import { facts, here, isOpen, opener, table, turn } from "./rows.js";
 
 const SIZE = 100;
 const KINDS = "activity,child,command,condition,failure,side_effect,signal,stream,timer,update,version,workflow".split(",");

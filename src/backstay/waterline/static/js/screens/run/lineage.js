@@ -2,9 +2,9 @@
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { badge, empty, held, link, runAddress, time } from "../../parts.js";
+import { badge, empty, held, link, mono, runAddress, time } from "../../parts.js";
 import { plural } from "../../words.js";
-import { mono } from "./rows.js";
+
 
 /** @param {import("./page.js").Context} ctx @returns {import("./page.js").Tab} */
 export function tab(ctx) {

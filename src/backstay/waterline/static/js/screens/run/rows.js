@@ -3,25 +3,13 @@
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { link } from "../../parts.js";
+import { button, link } from "../../parts.js";
 import { changed } from "../../router.js";
 
 /** @typedef {[key: string, cells: any[], below?: any, look?: string | null]} Row what is below a row is shown under it */
 
 /** This page with some of its query changed. @param {App} app @param {Record<string, string | null>} changes */
 export const here = (app, changes) => `?${changed(app.route.query, changes)}`;
-
-/** @param {any} label @param {() => void} click @param {any} [props] */
-export const button = (label, click, props) => h("button", { type: "button", ...props, on: { click } }, label);
-
-/** A state that is none of a run. @param {string} glyph @param {any} word @param {string} [tone] */
-export const sign = (glyph, word, tone = "") => h("span", { class: `state ${tone}` }, h("span", { class: "glyph", "aria-hidden": "true" }, glyph), word);
-
-/** An id, a type or another text from outside, which must not turn the order of what is around it. @param {any} text @param {string} [look] */
-export const mono = (text, look = "") => (text === null || text === undefined || text === "" ? null : h("bdi", { class: `mono ${look}` }, text));
-
-/** @param {string} label @param {any} text */
-export const pre = (label, text) => h("pre", { class: "payload", tabindex: "0", "aria-label": label }, text);
 
 /** A list of facts; those without a value are left out. @param {Record<string, any>} of */
 export const facts = (of) => h("dl", { class: "facts" }, Object.entries(of).map(([name, value]) => (value ? [h("dt", null, name), h("dd", null, value)] : [])).flat());

@@ -1,13 +1,13 @@
 // What is known of the selected row of a timeline, each value with the events it stands on.
 
 import { h } from "../../dom.js";
-import { badge, copy, time, trouble, words } from "../../parts.js";
+import { badge, button, copy, mono, time, trouble, words } from "../../parts.js";
 import { count, exact, isAbsolute, plural, span } from "../../words.js";
 
 const LAST = 8; // of long lists
 
 /** @param {import("./page.js").Context} ctx @param {number} sequence */
-const event = (ctx, sequence) => h("button", { type: "button", class: "text mono", title: "the event that says so", on: { click: () => ctx.openEvent(sequence) } }, `event ${sequence}`);
+const event = (ctx, sequence) => button(`event ${sequence}`, () => ctx.openEvent(sequence), { class: "text mono", title: "the event that says so" });
 
 /** A time on the axis. @param {import("./outline.js").Outline} outline @param {number} ms */
 const since = (outline, ms) => h("time", { class: "number", datetime: new Date(outline.origin + ms).toISOString(), title: exact(outline.origin + ms) }, isAbsolute() ? exact(outline.origin + ms).slice(11, 23) : `+${span(ms)}`);
@@ -49,7 +49,7 @@ export function stepSide(ctx, outline, step, activity, problem) {
       step.ended !== null ? ["took", h("span", { class: "number" }, span(step.ended))] : null,
       step.began !== null && step.began > 0 && step.tries.length === 0 ? ["waited for a worker", h("span", { class: "number" }, span(step.began))] : null,
       step.until !== null ? [step.kind === "activity" ? "next attempt" : step.kind === "timer" ? "fires" : "gives up", time(outline.origin + step.started + step.until)] : null,
-      step.group ? ["group", h("bdi", { class: "mono" }, step.group)] : null,
+      step.group ? ["group", mono(step.group)] : null,
       progress ? ["progress", [meter(progress), " ", h("bdi", null, progressed(progress))]] : null,
       policy ? ["attempts", `${activity.attempt_count} of ${policy.max_attempts ?? "any number"}`] : null,
       activity ? ["idempotency key", [h("span", { class: "mono" }, activity.idempotency_key), copy(activity.idempotency_key, "the idempotency key")]] : null,

@@ -2,7 +2,7 @@
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { badge, held, time, words } from "../../parts.js";
+import { badge, button, held, mono, time, words } from "../../parts.js";
 import { count, plural } from "../../words.js";
 
 /** @param {import("./page.js").Context} ctx @param {() => number} total how many events there are */
@@ -26,20 +26,20 @@ export function travel(ctx, total) {
   function shown(data) {
     const { summary } = data;
     return h("div", { class: data.sequence === at() ? "" : "stale" },
-      h("p", null, badge(summary.state, summary.attention), summary.wait_name ? [" ", h("bdi", { class: "mono" }, summary.wait_name)] : null),
+      h("p", null, badge(summary.state, summary.attention), summary.wait_name ? [" ", mono(summary.wait_name)] : null),
       h("dl", { class: "facts" },
-        h("dt", null, "event"), h("dd", null, h("button", { type: "button", class: "text mono", on: { click: () => ctx.openEvent(data.sequence) } }, `${data.sequence} ${data.event_type}`)),
+        h("dt", null, "event"), h("dd", null, button(`${data.sequence} ${data.event_type}`, () => ctx.openEvent(data.sequence), { class: "text mono" })),
         h("dt", null, "recorded"), h("dd", null, time(data.recorded_at)),
         h("dt", null, "code had seen"), h("dd", null, data.seen ? `events to ${count(data.seen)}` : "nothing yet"),
         summary.last_error ? [h("dt", null, "last error"), h("dd", null, h("bdi", null, summary.last_error))] : null,
         data.next_wake_at ? [h("dt", null, "next wake"), h("dd", null, time(data.next_wake_at))] : null,
         ...Object.entries(data.search_attributes ?? {}).map(([name, value]) => [h("dt", null, name), h("dd", null, h("bdi", { class: "mono" }, String(value)))])),
       ...list("Open waits", data.open_wait_count, data.waits.map((/** @type {any} */ one) => h("li", { key: one.wait_id },
-        words(one.kind), " ", h("bdi", { class: "mono" }, one.target_name ?? one.condition_key ?? ""), h("span", { class: "third" }, ` step ${one.sequence ?? "–"}`)))),
+        words(one.kind), " ", mono(one.target_name ?? one.condition_key ?? ""), h("span", { class: "third" }, ` step ${one.sequence ?? "–"}`)))),
       ...list("Open activities", data.open_activity_count, data.activities.map((/** @type {any} */ one) => h("li", { key: one.id },
-        h("bdi", { class: "mono" }, one.activity_type), ` ${words(one.status)}, attempt ${one.attempt_count}`))),
+        mono(one.activity_type), ` ${words(one.status)}, attempt ${one.attempt_count}`))),
       ...list("Tasks", data.expected_tasks.length, data.expected_tasks.map((/** @type {any} */ one) => h("li", { key: one.id },
-        one.kind, " ", h("bdi", { class: "mono" }, one.type ?? ""), h("span", { class: "third" }, ` on ${one.task_queue}`)))));
+        one.kind, " ", mono(one.type ?? ""), h("span", { class: "third" }, ` on ${one.task_queue}`)))));
   }
 
   return {
@@ -58,7 +58,7 @@ export function travel(ctx, total) {
         h("input", { id: "at", type: "range", min: "1", max: String(most), step: "1", "aria-valuetext": at() ? `event ${at()} of ${most}` : "now", prop: { value: String(Math.min(at() ?? most, most)) },
           on: { input: (/** @type {any} */ event) => go(Number(event.target.value)) } }),
         h("span", { class: "number where" }, at() ? `${count(at())} of ${count(most)}` : plural(most, "event")),
-        h("button", { type: "button", disabled: !at(), on: { click: () => go(null) } }, "Now"));
+        button("Now", () => go(null), { disabled: !at() }));
     },
     panel: () => h("section", { class: "side", "aria-label": `state at event ${at()}` }, h("h2", null, `As it was after event ${count(at())}`), ...held(state, shown)),
   };

@@ -2,9 +2,9 @@
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { badge, empty, held, link, panel, time, words } from "../../parts.js";
+import { badge, empty, held, link, mono, panel, sign, time, words } from "../../parts.js";
 import { plural } from "../../words.js";
-import { mono, pages, sign, table } from "./rows.js";
+import { pages, table } from "./rows.js";
 
 const STATES = /** @type {Record<string, string>} */ ({ open: "waiting", resolved: "completed", leased: "working" });
 

@@ -4,7 +4,7 @@
 import { Problem } from "../../api.js";
 import { confirm } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { held, link, panel, runAddress, words } from "../../parts.js";
+import { button, held, link, panel, runAddress, words } from "../../parts.js";
 import { count, plural } from "../../words.js";
 
 /** Commands and their buttons. The first two end runs. @type {Record<string, string>} */
@@ -59,14 +59,14 @@ export function progress(app, resource, page) {
     await app.api.post(`/api/bulk/${encodeURIComponent(id)}/stop`).catch((/** @type {any} */ problem) => { resource.problem = problem; });
     void resource.load();
   };
-  return panel(begun ? `${ACTIONS[begun.action]}: ${plural(begun.total, "run")}` : "Operation", h("button", { type: "button", class: "plain", "aria-label": "close the operation", on: { click: () => app.query({ bulk: null }) } }, "✕"),
+  return panel(begun ? `${ACTIONS[begun.action]}: ${plural(begun.total, "run")}` : "Operation", button("✕", () => app.query({ bulk: null }), { class: "plain", "aria-label": "close the operation" }),
     ...held(resource, (data) => [
       h("p", { class: "chips" },
         h("span", { class: "meter", role: "progressbar", "aria-label": "done", "aria-valuemin": 0, "aria-valuemax": data.total, "aria-valuenow": data.done }, h("span", { style: { width: `${data.total ? (100 * data.done) / data.total : 100}%` } })),
         h("span", { class: "number" }, `${count(data.done)} of ${count(data.total)}`), words(data.status), h("span", { class: "second" }, told(data.outcomes), data.rejected || data.failed ? ` (${told(data.reasons)})` : "", data.reason ? ` “${data.reason}”` : ""),
-        data.ended_at ? null : h("button", { type: "button", disabled: !app.canWrite || data.status === "stopping", title: app.readOnly, on: { click: () => void stop(data.bulk_id) } }, "Stop")),
+        data.ended_at ? null : button("Stop", () => void stop(data.bulk_id), { disabled: !app.canWrite || data.status === "stopping", title: app.readOnly })),
       table("what was done", ["run", "outcome", "command"], data.results.map((run) => h("tr", { key: run.run_id },
         h("td", null, link(runAddress(run.workflow_id, run.run_id), { class: "mono clip", title: run.workflow_id }, h("bdi", null, run.workflow_id))), outcome(run), h("td", { class: "mono second" }, run.command_id ?? "–")))),
-      data.next_page_token ? h("button", { type: "button", on: { click: () => page(data.next_page_token ?? "") } }, "The next 100") : null,
+      data.next_page_token ? button("The next 100", () => page(data.next_page_token ?? "")) : null,
     ]));
 }

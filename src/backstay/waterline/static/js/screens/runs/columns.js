@@ -1,9 +1,9 @@
 // The columns of the list: what each shows, what it needs of a row, and how the list is ordered by it.
 /** @import { App } from "../../main.js" */
 
-import { show } from "../../dialog.js";
+import { closing, show } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { badge, link, runAddress, time } from "../../parts.js";
+import { badge, button, link, runAddress, time } from "../../parts.js";
 import { count, now, span } from "../../words.js";
 
 /** @typedef {[label: string, width: number, cell: (row: any) => any, sort?: string, needs?: string]} Column */
@@ -47,7 +47,7 @@ export const head = (names, sort, down, by, all) => [
     const [label, , , order] = column(name);
     const on = order === sort;
     return h("th", { key: name, role: "columnheader", scope: "col", class: kind(name), "aria-sort": on ? (down ? "descending" : "ascending") : null },
-      order ? h("button", { type: "button", class: "plain", on: { click: () => by(order) } }, label, h("span", { "aria-hidden": "true" }, on ? (down ? "↓" : "↑") : "")) : label);
+      order ? button([label, h("span", { "aria-hidden": "true" }, on ? (down ? "↓" : "↑") : "")], () => by(order), { class: "plain" }) : label);
   }))),
 ];
 
@@ -69,7 +69,7 @@ export function chooseColumns(app) {
     return [
       h("div", { class: "choices" }, ...Object.keys(COLUMNS).map((name) =>
         h("label", null, h("input", { type: "checkbox", disabled: ALWAYS.includes(name), prop: { checked: names.includes(name) }, on: { change: () => toggle(name) } }), column(name)[0]))),
-      h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", on: { click: close } }, "Close")),
+      closing(close),
     ];
   });
 }

@@ -1,7 +1,7 @@
 // What a list asks for. A filter is a pair of the API's name and a value; the address, a saved view and the box that finds have pairs.
 
 import { h } from "../../dom.js";
-import { words } from "../../parts.js";
+import { button, words } from "../../parts.js";
 import { exact } from "../../words.js";
 
 /** @typedef {[string, string][]} Pairs */
@@ -72,5 +72,5 @@ export const chips = (pairs, definition, remove) =>
     const label = fieldsOf(definition).find((field) => field.field === name)?.label.toLowerCase() ?? (name === "q" ? "finds" : words(name).replace(/\[(.*)\]$/, " $1"));
     const text = /_(after|before)$/.test(name) ? exact(value).replace(".000", "") : value;
     return h("span", { class: "chip", key: `${name} ${value}` }, h("span", { class: "second" }, label), h("bdi", { class: "mono clip", title: text }, text),
-      h("button", { type: "button", "aria-label": `remove ${label} ${text}`, on: { click: () => remove(pair) } }, "✕"));
+      button("✕", () => remove(pair), { "aria-label": `remove ${label} ${text}` }));
   });
