@@ -74,3 +74,15 @@ def test_a_look_that_fails_fails_everybody_who_waits_for_it() -> None:
         assert ["the disk is gone" in str(answer) for answer in answers] == [True, True]
 
     story(tell)
+
+
+def test_an_id_that_was_just_made_is_not_looked_up() -> None:
+    async def tell(app: AsyncBackstay) -> None:
+        def never(namespace: str, ids: Sequence[str]) -> Any:
+            raise AssertionError(f"{ids} are new")
+
+        app.engine.store.find_all = never  # type: ignore[method-assign]
+        first, second = await asyncio.gather(app.start(patient, None), app.start(patient, None))
+        assert first.id != second.id
+
+    story(tell)

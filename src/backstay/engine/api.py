@@ -166,7 +166,9 @@ class Api:
 
     def _start(self, request: ask.StartWorkflow, reply: Reply) -> None:
         message = start_message(request, self._engine)
-        if request.request_id is not None and not request.fresh:
+        if request.workflow_id is None:  # nobody knows the id that was just made for it, so nothing has it
+            self._engine.create(request.namespace, message.workflow_id, message, reply)
+        elif request.request_id is not None and not request.fresh:
             self._engine.world.spawn(self._start_once(message, reply), "backstay-start")
         else:
             self._engine.address(request.namespace, message.workflow_id, message, reply)

@@ -164,7 +164,12 @@ class Engine:
             self.lookup.add(namespace, workflow_id, message, reply)
 
     def create(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None:
-        """Decide the first message for an instance that does not exist yet."""
+        """Decide the first message for an instance that does not exist, as far as is known.
+
+        If it does exist, its name or its key is taken, and the decision does not commit: it is decided again by name.
+        """
+        if self._forked:
+            raise ForkedEngine
         if self.down is not None:
             reply(None, self.down)
         else:
