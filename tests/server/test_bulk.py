@@ -70,6 +70,21 @@ async def test_a_bulk_operation_takes_the_runs_of_its_filter_and_no_others() -> 
         assert [one["bulk_id"] for one in listed["bulk_operations"]] == [begun["bulk_id"]]
 
 
+async def test_operations_are_listed_page_by_page_the_newest_first() -> None:
+    async with serving() as api:
+        await many(api, 1)
+        begun = [(await begin(api, action="pause", ids=["o-0"]))["bulk_id"] for _ in range(5)]
+        found: list[str] = []
+        token: str | None = ""
+        while token is not None:
+            page = (await api.control("GET", "/bulk", params={"page_size": 2, "next_page_token": token})).json()
+            assert page["bulk_count"] == 5
+            found += [one["bulk_id"] for one in page["bulk_operations"]]
+            token = page["next_page_token"]
+        assert found == begun[::-1]
+        assert (await api.control("GET", "/bulk", params={"next_page_token": "x"})).status_code in (400, 422)
+
+
 async def test_each_command_says_which_operation_it_is_of_and_who_asked() -> None:
     async with serving() as api:
         await many(api, 2)

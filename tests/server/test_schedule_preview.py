@@ -34,6 +34,15 @@ async def test_ten_fires_are_told_in_their_zone_and_nothing_is_stored() -> None:
         assert (await api.control("GET", "/schedules")).json()["schedules"] == []
 
 
+async def test_a_viewer_may_look_ahead_and_create_nothing() -> None:
+    async with serving() as api:
+        made = (await api.control("POST", "/tokens", {"role": "viewer"})).json()["token"]
+        spec = {"cron_expressions": ["30 2 * * *"]}
+        assert (await api.control("POST", "/schedules/preview", {"spec": spec}, token=made)).status_code == 200
+        body = {"schedule_id": "s", "spec": spec, "action": ACTION}
+        assert (await api.control("POST", "/schedules", body, token=made)).status_code == 403
+
+
 async def test_a_jump_of_the_clock_is_noted() -> None:
     async with serving() as api:
         spec = {"cron_expressions": ["30 2 * * *"], "timezone": "Europe/Berlin"}

@@ -245,7 +245,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
     (
         no_worker_on_queue,
         "needs_worker",
-        "warning",
+        "danger",
         r"No live worker serves queue 'q'; the workflow task of order has waited for 1 min\.",
         "start_worker",
         "no_worker",
@@ -254,7 +254,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
     (
         no_worker_of_type,
         "needs_worker",
-        "warning",
+        "danger",
         r"1 worker serves queue 'q', none of them runs workflow order; the workflow task of order has waited for 1 min\.",
         "start_worker",
         "no_worker",
@@ -263,7 +263,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
     (
         no_worker_of_activity_type,
         "needs_worker",
-        "warning",
+        "danger",
         r"1 worker serves queue 'q', none of them runs activity ship; activity ship has waited for 1 min\.",
         "start_worker",
         "no_worker",
@@ -272,7 +272,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
     (
         no_worker_of_build,
         "needs_worker",
-        "warning",
+        "danger",
         r"It is pinned to build build-1, and no live worker of queue 'q' has that \(live: build-2\);"
         r" the workflow task of order has waited for 1 min\.",
         "start_worker",
@@ -312,7 +312,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
     (
         cancelled,
         "cancelled",
-        "warning",
+        "info",
         r"Cancelled 1 min ago, after less than a second: “.*changed her mind.*”\.",
         None,
         None,
@@ -321,7 +321,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
     (
         terminated,
         "terminated",
-        "warning",
+        "info",
         r"Terminated 1 min ago, after less than a second: “.*started by mistake.*”\.",
         None,
         None,

@@ -107,6 +107,21 @@ async def registered(api: Api) -> list[str]:
     return [worker["worker_id"] for worker in (await api.control("GET", "/workers")).json()["workers"]]
 
 
+async def test_a_list_of_workers_leaves_out_what_they_declare() -> None:
+    async with serving() as api:
+        await api.register(workflow_command_contracts={"order": {"signals": ["poke"]}})
+        (row,) = (await api.control("GET", "/workers")).json()["workers"]
+        worker = (await api.control("GET", f"/workers/{row['worker_id']}")).json()
+        left_out = worker.keys() - row.keys() - {"generated_at"}
+        assert left_out == {
+            "workflow_command_contracts",
+            "workflow_definition_fingerprints",
+            "definitions",
+            "capability_manifest",
+        }
+        assert {name: worker[name] for name in row} == row
+
+
 async def test_workers_that_nobody_hears_of_are_forgotten() -> None:
     async with serving(worker_forgotten_after_seconds=600) as api:
         await api.register("killed")

@@ -149,6 +149,14 @@ async def test_a_run_fails_or_continues_as_a_new_one() -> None:
             (task["run_id"], "completed", "continued"),
             (second["run_id"], "failed", "failed"),
         ]
+        chosen = {"fields": "run_number,is_current_run,closed_reason"}
+        slim = (await api.control("GET", "/workflows/o-1/runs", params=chosen)).json()
+        assert slim["runs"] == [
+            {"run_number": 1, "is_current_run": False, "closed_reason": "continued"},
+            {"run_number": 2, "is_current_run": True, "closed_reason": "failed"},
+        ]
+        refused = await api.control("GET", "/workflows/o-1/runs", params={"fields": "inputs"})
+        assert (refused.status_code, refused.json()["field"]) == (422, "fields")
         first = (await api.control("GET", f"/workflows/o-1/runs/{task['run_id']}")).json()
         assert (first["input"], first["is_current_run"], first["is_terminal"]) == ([1], False, True)
 

@@ -109,7 +109,7 @@ def signal(
 @options.namespace
 def listing(server: str | None, token: str | None, namespace: str) -> None:
     """The bulk operations of a namespace, newest first."""
-    for bulk in asked(_server(server, token), "GET", "/api/bulk", namespace=namespace)["bulk_operations"]:
+    for bulk in asked(_server(server, token), "GET", "/api/bulk?page_size=200", namespace=namespace)["bulk_operations"]:
         click.echo(f"{bulk['bulk_id']}  {bulk['action']:10}  {_progress(bulk)}  {bulk['created_at']}")
 
 

@@ -11,7 +11,7 @@ from backstay.kernel.views.actions import REPAIR_REASONS
 from backstay.kernel.views.facts import Facts
 from backstay.kernel.views.summary import RunSummary
 
-CAUSES = ("blocked", "repair_needed", "no_worker", "overdue", "throttled", "retrying", "history_budget")
+CAUSES = ("blocked", "repair_needed", "no_worker", "overdue", "throttled", "retrying")
 """Why a run needs somebody."""
 
 _SETTLED = ("paused", "workflow_replay_blocked", "repair_needed", "activity_running_without_task")

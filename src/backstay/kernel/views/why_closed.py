@@ -37,7 +37,7 @@ def explain_closed(summary: RunSummary, now: Micros, last: Recorded | None) -> S
             return Said("continued", "info", sentence, at, None, None, act)
         case stopped:
             why = f": {quoted(event.message)}" if isinstance(event, Stopped) and event.message else ""
-            return Said(stopped, "warning", f"{stopped.capitalize()} {ago} ago, after {took}{why}.", at)
+            return Said(stopped, "info", f"{stopped.capitalize()} {ago} ago, after {took}{why}.", at)
 
 
 def _where(event: WorkflowFailed) -> str:

@@ -220,7 +220,7 @@ def _ready(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
         sentence, how = _no_worker(summary, takers, missing, task, waited)
         action = _not_here("start_worker", "Start a worker", how)
         itself = "it goes on when such a worker connects"
-        return Said("needs_worker", "warning", sentence, at, None, itself, action, "no_worker")
+        return Said("needs_worker", "danger", sentence, at, None, itself, action, "no_worker")
     if limit is not None:
         sentence = (
             f"{task} waits for {waited}: queue {queue!r} has reached {limit.name}"

@@ -45,3 +45,4 @@ class BulksAnswer(TypedDict):
     namespace: str
     bulk_operations: list[BulkAnswer]
     bulk_count: int
+    next_page_token: str | None

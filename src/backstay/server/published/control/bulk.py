@@ -27,6 +27,8 @@ from backstay.server.server import Server
 
 MOST_OPEN = 20  # operations of a namespace
 EXAMPLES = 10
+PAGE = 50  # operations of a list
+PAGE_MAX = 200
 
 Id = Annotated[str, Meta(min_length=1, max_length=255)]
 
@@ -92,7 +94,7 @@ def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperatio
         action=body.action,
         status="running",
         expected=0,
-        upper=server.engine.world.ids.key(0),
+        upper=server.engine.world.ids.key(),
         created_at=server.now,
         query=query,
         filter=body.filter,
@@ -181,10 +183,18 @@ async def _rehearsed(server: Server, bulk: BulkOperation, examples: list[RunRow]
 
 
 async def listing(server: Server, request: HttpRequest) -> BulksAnswer:
-    """Bulk operations, newest first."""
+    """Bulk operations, newest first: those that go on, and the last that have ended."""
+    size = request.integer("page_size", PAGE, 1, PAGE_MAX)
+    token = request.query.get("next_page_token") or None
+    before = None if token is None else after_token(token, "next_page_token")
     found = server.bulks.of(request.namespace)
-    shown = [(await server.bulks.progress(bulk)).shown(bulk) for bulk in found]
-    return {"namespace": request.namespace, "bulk_operations": shown, "bulk_count": len(shown)}
+    left = [bulk for bulk in found if before is None or bulk.upper < before]
+    return {
+        "namespace": request.namespace,
+        "bulk_operations": [(await server.bulks.progress(bulk)).shown(bulk) for bulk in left[:size]],
+        "bulk_count": len(found),
+        "next_page_token": page_token(left[size - 1].upper) if len(left) > size else None,
+    }
 
 
 async def describe(server: Server, request: HttpRequest) -> BulkResultsAnswer:

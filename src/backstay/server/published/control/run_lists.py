@@ -77,14 +77,14 @@ def view_of(server: Server, namespace: str, id: str | None) -> SavedView | None:
 async def flows(server: Server, request: HttpRequest) -> RunsAnswer:
     """Runs of a bucket that fit all filters, one page."""
     asked = Asked(server, request, LIST_PARAMETERS)
-    chosen = _chosen(request.query.get("fields"))
+    columns = chosen(request.query.get("fields"), COLUMNS)
     size = request.integer("page_size", 50, 1, PAGE_MAX)
     place = page_place(asked.query, request.query.get("next_page_token"))
     found = await server.api.call(SearchRuns(query=asked.query, after=place, limit=size, namespace=request.namespace))
     now = server.now
     rows = [shown(run, asked.query.budget, now) for run in found.runs]
     return {
-        "flows": rows if chosen is None else [_with(row, chosen) for row in rows],
+        "flows": rows if columns is None else [_with(row, columns) for row in rows],
         "flow_count": len(found.runs),
         "looked_at": found.looked_at,
         "complete": found.complete,
@@ -203,13 +203,14 @@ def _with(row: ListedRunAnswer, columns: list[str]) -> ListedRunAnswer:
     return cast(ListedRunAnswer, {name: row[name] for name in columns})
 
 
-def _chosen(text: str | None) -> list[str] | None:
+def chosen(text: str | None, known: frozenset[str]) -> list[str] | None:
+    """The columns that `fields` names; None: all of them."""
     if not text:
         return None
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in COLUMNS:
-            near = get_close_matches(name, sorted(COLUMNS), 1)
+        if name not in known:
+            near = get_close_matches(name, sorted(known), 1)
             meant = f"; did you mean {near[0]!r}?" if near else ""
             raise invalid("fields", f"{name!r} is no column of a list{meant}")
     return names

@@ -26,7 +26,7 @@ from backstay.protocol.history import iso, to_wire
 from backstay.protocol.payloads import arguments
 from backstay.protocol.task_commands import memo
 from backstay.server.answers.schedules import PreviewAnswer, ScheduleAnswer
-from backstay.server.auth import OPERATOR
+from backstay.server.auth import OPERATOR, READER
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.origin import origin, source
@@ -364,7 +364,7 @@ _ONE = "/api/schedules/{schedule_id}"
 ROUTES = [
     Route("GET", "/api/schedules", listing, "control", OPERATOR),
     Route("POST", "/api/schedules", create, "control", OPERATOR, body=CreateScheduleBody),
-    Route("POST", "/api/schedules/preview", previewed, "control", OPERATOR, body=PreviewBody),
+    Route("POST", "/api/schedules/preview", previewed, "control", READER, body=PreviewBody, only_reads=True),
     Route("GET", _ONE, describe, "control", OPERATOR),
     Route("PUT", _ONE, update, "control", OPERATOR, body=UpdateScheduleBody),
     Route("DELETE", _ONE, delete, "control", OPERATOR),

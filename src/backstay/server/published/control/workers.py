@@ -10,6 +10,7 @@ from msgspec import Meta, Struct
 
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
+from backstay.server.answers.house import WorkerRow, WorkersAnswer
 from backstay.server.answers.queues import BuildAnswer, BuildOverlap, BuildsAnswer, RolloutAnswer
 from backstay.server.auth import ADMIN, OPERATOR
 from backstay.server.http_errors import HttpError, invalid
@@ -38,20 +39,45 @@ def status_of(server: Server, worker: RegisteredWorker, on: str | None = None) -
 
 
 def shown(server: Server, worker: RegisteredWorker) -> dict[str, Any]:
-    return msgspec.to_builtins(worker) | {
+    """All that is known of a worker, with what it declares of its workflows."""
+    return msgspec.to_builtins(worker) | listed(server, worker)
+
+
+def listed(server: Server, worker: RegisteredWorker) -> WorkerRow:
+    return {
+        "worker_id": worker.worker_id,
+        "namespace": worker.namespace,
         "status": status_of(server, worker),
+        "task_queue": worker.task_queue,
+        "task_queues": worker.task_queues,
+        "runtime": worker.runtime,
+        "sdk_version": worker.sdk_version,
+        "build_id": worker.build_id,
+        "supported_workflow_types": worker.supported_workflow_types,
+        "supported_activity_types": worker.supported_activity_types,
+        "capabilities": worker.capabilities,
+        "max_concurrent_workflow_tasks": worker.max_concurrent_workflow_tasks,
+        "max_concurrent_activity_tasks": worker.max_concurrent_activity_tasks,
+        "max_concurrent_worker_sessions": worker.max_concurrent_worker_sessions,
+        "task_slots": worker.task_slots,
+        "process_metrics": worker.process_metrics,
+        "heartbeat_interval_seconds": worker.heartbeat_interval_seconds,
+        "host": worker.host,
+        "process_id": worker.process_id,
+        "connection": worker.connection,
+        "compatibility_namespace": worker.compatibility_namespace,
         "registered_at": iso(worker.registered_at),
         "updated_at": iso(worker.updated_at),
         "last_heartbeat_at": iso(server.workers.last_heard(worker)),
     }
 
 
-async def workers(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def workers(server: Server, request: HttpRequest) -> WorkersAnswer:
     status = request.query.get("status") or None
     if status is not None and status not in STATUSES:
         raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
     queue = request.query.get("task_queue") or None
-    found = [shown(server, worker) for worker in server.workers.of(request.namespace)]
+    found = [listed(server, worker) for worker in server.workers.of(request.namespace)]
     return {
         "namespace": request.namespace,
         "workers": [

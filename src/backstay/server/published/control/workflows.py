@@ -9,15 +9,20 @@ from msgspec.structs import replace
 from backstay.protocol import requests as ask
 from backstay.protocol import run_lists
 from backstay.protocol.run_detail import BUCKETS
+from backstay.server.answers.runs import RunAnswer
 from backstay.server.auth import OPERATOR
 from backstay.server.discovery import STATUS_ALIASES
 from backstay.server.http_errors import invalid
 from backstay.server.http_messages import HttpRequest
+from backstay.server.published.control.run_lists import chosen
 from backstay.server.published.control.workflow_json import described, find_run, listed, run_in_chain
 from backstay.server.router import Route
 from backstay.server.run_filters import page_place, page_token
 from backstay.server.server import Server
 from backstay.server.visibility import parse_query
+
+INDEXED = frozenset({*RunAnswer.__annotations__, "is_current_run"})
+"""What the index of runs knows of a run."""
 
 
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
@@ -29,11 +34,20 @@ async def describe_run(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 
 async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
+    """The runs of a workflow, the oldest first; with `fields` these columns of the index alone, for which no history is read."""
     workflow_id = request.params["workflow_id"]
+    columns = chosen(request.query.get("fields"), INDEXED)
     current = await server.api.glance(request.namespace, workflow_id)
     rows = await server.api.call(ask.ListWorkflows(workflow_id=workflow_id, namespace=request.namespace, limit=1000))
     rows.reverse()
     id = None if current.found.run is None else current.found.run.run_id
+    if columns is not None:
+        slim = [{**listed(row), "is_current_run": row.run_id == id} for row in rows]
+        return {
+            "workflow_id": workflow_id,
+            "run_count": len(rows),
+            "runs": [{name: row[name] for name in columns} for row in slim],
+        }
     shown: list[dict[str, Any]] = []
     for row in rows:
         shown.append(run_in_chain(current if row.run_id == id else await server.api.look_at(row, views=False)))
