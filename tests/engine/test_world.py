@@ -9,6 +9,7 @@ import pytest
 
 from backstay import AsyncBackstay, now, sleep, workflow
 from backstay.engine import recovery
+from backstay.engine.database_clock import DatabaseClock
 from backstay.engine.world import SLEW, AsyncioWorld, LongAlarm
 from backstay.kernel.values import SECOND
 from tests.sdk.kit import eventually
@@ -129,3 +130,42 @@ async def test_after_a_clock_was_set_back_everything_takes_as_long_as_asked(monk
 
 async def has(app: AsyncBackstay, id: str, kind: str) -> bool:
     return kind in [entry.type for entry in await app.history(id)]
+
+
+@pytest.mark.parametrize(("hours", "said"), [(1, "3600.0 s ahead of"), (-1, "3600.0 s behind")])
+async def test_processes_at_a_database_server_have_its_clock(
+    postgresql_url: str, caplog: pytest.LogCaptureFixture, hours: int, said: str
+) -> None:
+    clocks = Clocks()
+    clocks.wall_ahead = 3600 * hours
+    async with AsyncBackstay(postgresql_url, [nap], world=clocks.world) as wrong:
+        assert said in caplog.text
+        async with AsyncBackstay(postgresql_url, [nap], world=Clocks().world) as right:
+            assert abs(wrong.engine.world.now() - right.engine.world.now()) < 10 * SECOND
+            clocks.wall_ahead = 7 * 3600  # nobody looks at it
+            assert await right.execute(nap, "nap", 0.1) < 60
+            started, *_ = await wrong.history("nap")
+            assert abs(started.at - time.time() * SECOND) < 600 * SECOND
+
+
+async def test_the_shortest_way_to_the_database_says_what_its_clock_is() -> None:
+    class Far:
+        """A machine and its database, whose clock is an hour ahead. Answers take their time on the way back."""
+
+        time = 0
+        ways = [300_000, 2_000, 900_000, 40_000]
+
+        def ticks(self) -> int:
+            return self.time
+
+        async def clock(self) -> int:
+            self.time += 1_000
+            found = self.time + 3600 * SECOND
+            self.time += self.ways.pop(0)
+            return found
+
+    far = Far()
+    clock = DatabaseClock(far, far)  # type: ignore[arg-type]
+    found = [await clock.ahead() for _ in range(4)]
+    errors = [abs((ahead or 0) - 3600 * SECOND) for ahead in found]
+    assert errors == [149_500, 500, 500, 500]

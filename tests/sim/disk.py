@@ -275,6 +275,10 @@ class MemoryStore(ViewStore):
         return self.disk.holder is self
 
     @as_ready
+    def clock(self) -> None:
+        """All processes of a simulation have one clock, unless a fault says otherwise."""
+
+    @as_ready
     def has_engine(self) -> bool:
         return self.disk.holder is not None
 

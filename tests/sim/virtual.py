@@ -151,7 +151,7 @@ class VirtualWorld(AsyncioWorld):
         self._virtual.looked()
         return round(self._virtual.time() * SECOND)
 
-    def follow(self) -> Micros:
+    def follow(self, ahead: Micros | None = None, *, at_once: bool = False) -> Micros:
         """Nobody sets this clock. That of the machine may be set during a test, which is none of its business."""
         return 0
 

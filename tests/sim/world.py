@@ -58,7 +58,7 @@ class NodeWorld(VirtualWorld):
         self.ids: Ids = Minted(self.now, self.random)
         self.tasks: list[tuple[asyncio.Task[Any], Coroutine[Any, Any, Any]]] = []
 
-    def follow(self) -> Micros:
+    def follow(self, ahead: Micros | None = None, *, at_once: bool = False) -> Micros:
         step, self.step = self.step, 0
         if self.life.alive and self.faults.fires("clock step"):
             step = self.faults.dice("clock step").choice(STEPS) * SECOND

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from backstay.engine.database_clock import DatabaseClock
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.lock import EngineLock
@@ -27,6 +28,7 @@ LONG_DOWN = 5  # failed probes in a row after which workers have to look for ano
 UNHEARD = 3 * SECOND // 2  # in which a worker of the previous engine has to show that it holds its task
 COME_BACK = 10 * SECOND  # in which remote workers have to reconnect to an engine that comes up
 PAGE = 500
+WRONG = 2 * SECOND  # a machine's clock that is off by more is worth a warning
 
 
 class Recovery:
@@ -38,6 +40,7 @@ class Recovery:
         self._notices = notices
         self._sweep = sweep
         self._lifecycle = lifecycle
+        self._clock = DatabaseClock(engine.world, engine.store)
         self._up = False  # this process is the engine and has read what is on disk
         self._probes = 0  # that failed in a row
         self._ask_holders = (
@@ -51,6 +54,10 @@ class Recovery:
         lifecycle.on_unavailable.append(self._probe_until_up)
 
     async def start(self) -> None:
+        looks = self._engine.world.looks
+        if looks is not None:
+            await self._set_clock()
+            self._clock_job.start(looks)
         if self._lock.guest:
             log.info("this process runs no tasks, so it does not become the engine of this database")
         elif await self._lock.acquire():
@@ -58,9 +65,6 @@ class Recovery:
         else:
             log.info("another process runs the engine of this database; this process reads and submits beside it")
             self._take_over_job.start(TAKE_OVER)
-        looks = self._engine.world.looks
-        if looks is not None:
-            self._clock_job.start(looks)
         self._notices.start()
 
     def stop(self) -> None:
@@ -243,8 +247,20 @@ class Recovery:
 
     # -- the clock
 
+    async def _set_clock(self) -> None:
+        """Begin with the database's time. Nothing was decided by another yet."""
+        ahead = await self._clock.ahead()
+        if ahead is not None:
+            away = self._engine.world.follow(ahead, at_once=True)
+            if abs(away) > WRONG:
+                log.warning(
+                    "the clock of this machine is %.1f s %s that of the database, which counts: set it by NTP",
+                    abs(away) / SECOND,
+                    "behind" if away > 0 else "ahead of",
+                )
+
     async def _follow_clock(self) -> None:
-        """Follow the wall clock after it was set, or after the machine slept.
+        """Follow the database's clock, or the wall clock if it has none, after it was set, or after the machine slept.
 
         Set forward, timers that are due by the new time fire now. Set back, a deadline in memory may lie farther away than
         its own length: a timer of five seconds would fire a year later. A deadline begins again from now when its instance is
@@ -256,9 +272,9 @@ class Recovery:
         engine = self._engine
         if self._outdated and self._up:
             self._forget_outdated()
-        moved = engine.world.follow()
+        moved = engine.world.follow(await self._clock.ahead())
         if moved > 0:
-            log.warning("the wall clock was set forward by %s s; timers that are due by it fire now", moved // SECOND)
+            log.warning("the clock was set forward by %s s; timers that are due by it fire now", moved // SECOND)
             engine.timers.wind()
         elif moved < 0:
             log.warning("the clock was set back by %s s", -moved // SECOND)

@@ -50,8 +50,11 @@ class World(Protocol):
         """A clock that is never set, for measuring how long something takes."""
         ...
 
-    def follow(self) -> Micros:
-        """Follow the wall clock if it was set. Returns by how much `now` has jumped, mostly 0."""
+    def follow(self, ahead: Micros | None = None, *, at_once: bool = False) -> Micros:
+        """Follow the wall clock, which may have been set. Returns by how much `now` has jumped, mostly 0.
+
+        `ahead`: how far another clock that counts is ahead of `ticks`. `at_once`: not little by little.
+        """
         ...
 
     def soon(self, call: Callable[[], None]) -> None: ...
@@ -196,7 +199,7 @@ class AsyncioWorld:
     def ticks(self) -> Micros:
         return self._steady() // 1000
 
-    def follow(self) -> Micros:
+    def follow(self, ahead: Micros | None = None, *, at_once: bool = False) -> Micros:
         # Time is the steady clock plus an anchor. Between two calls it follows the steady clock alone. A wall clock that has
         # moved away from steady clock plus anchor was set, since NTP slews both alike.
         slept = self._slept()
@@ -204,8 +207,8 @@ class AsyncioWorld:
             self._asleep = slept
             for alarm in tuple(self._long):
                 alarm.wind(self.loop, self._steady())
-        away = self._anchored() - self._anchor
-        if away > FORWARD or away < -BACK:
+        away = (self._anchored() if ahead is None else ahead) - self._anchor
+        if away > FORWARD or away < -BACK or at_once:
             self._anchor += away
             return away
         if abs(away) > NOISE:

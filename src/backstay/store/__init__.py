@@ -454,6 +454,10 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         """Become the one engine of this database, if it has none. Lasts until the process ends or closes the store."""
         ...
 
+    def clock(self) -> Awaitable[Micros | None]:
+        """The time of the database's own clock; None: it is that of this machine."""
+        ...
+
     def has_engine(self) -> Awaitable[bool]:
         """Whether any process, this one included, is the engine of this database."""
         ...

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
+from backstay.kernel.values import Micros
 from backstay.store import Applied, Deferred, Loaded, Opening, RegistryEntry, RunFilter, Unavailable
 from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
 from backstay.store.postgresql.listing import DIALECT, select_runs
@@ -126,6 +127,9 @@ class PostgresqlStore(Reading):
 
     async def acquire(self) -> bool:
         return await self.writer.acquire()
+
+    async def clock(self) -> Micros:
+        return (await self._fetch("clock"))[0][0]
 
     async def has_engine(self) -> bool:
         return self.writer.holder or (await self._fetch("locked", LOCK))[0][0]

@@ -147,6 +147,9 @@ returning term
 select term
 from engine
 
+-- name: clock
+select (extract(epoch from clock_timestamp()) * 1000000)::bigint
+
 -- name: enrol
 insert into writer (id, batch)
 values ($1, 0)

@@ -193,6 +193,10 @@ class SqliteStore(Reading):
         return True
 
     @as_ready
+    def clock(self) -> None:
+        """A file has no clock of its own."""
+
+    @as_ready
     def has_engine(self) -> bool:
         if self.path == ":memory:" or self._lock is not None:
             return True
