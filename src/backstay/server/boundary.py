@@ -18,6 +18,7 @@ BOUNDARY = {
     "/api/system/health": "health",
     "/api/overview": "overview",
     "/api/wakes": "overview",
+    "/api/time-spent": "overview",
     "/api/task-queues": "overview",
     "/api/task-queues/{queue}": "overview",
     "/api/task-queues/{queue}/tasks": "overview",
@@ -37,10 +38,14 @@ BOUNDARY = {
 """The method of the boundary that each route goes through. Metrics and the dashboard have methods of their own."""
 
 
+SHARED = frozenset({"/api/flows/{bucket}", "/api/flows/{bucket}/count"})
+"""Routes that many pages ask the same at once, and whose answers depend on nothing but the question and the namespace."""
+
+
 def through_boundary(routes: Iterable[Route]) -> list[Route]:
     """The routes, with those that operators read going through the boundary of the server."""
     return [
-        route._replace(handler=_through(route.handler, method))
+        route._replace(handler=_through(_shared(route.handler) if route.path in SHARED else route.handler, method))
         if route.method == "GET" and (method := BOUNDARY.get(route.path)) is not None
         else route
         for route in routes
@@ -51,5 +56,14 @@ def _through(handler: Any, method: str) -> Any:
     @wraps(handler)
     async def read(server: Any, request: HttpRequest) -> Answer:
         return await getattr(server.observer, method)(request, lambda: handler(server, request))
+
+    return read
+
+
+def _shared(handler: Any) -> Any:
+    @wraps(handler)
+    async def read(server: Any, request: HttpRequest) -> Answer:
+        question = (request.namespace, request.path, request.raw_query)
+        return await server.shared_answers.get(question, lambda: handler(server, request))
 
     return read

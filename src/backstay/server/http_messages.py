@@ -27,7 +27,6 @@ class HttpRequest:
     __slots__ = (
         "_disconnected",
         "_query",
-        "_raw_query",
         "_repeated",
         "address",
         "body",
@@ -39,6 +38,7 @@ class HttpRequest:
         "origin",
         "params",
         "path",
+        "raw_query",
         "roles",
         "version",
     )
@@ -47,7 +47,7 @@ class HttpRequest:
         self.method = method
         self.path = path
         self.headers = headers
-        self._raw_query = query
+        self.raw_query = query
         self._query: dict[str, str] | None = None
         self._repeated: dict[str, list[str]] | None = None
         self._disconnected: asyncio.Future[None] | None = None
@@ -71,7 +71,7 @@ class HttpRequest:
     def repeated(self) -> Mapping[str, list[str]]:
         """The query string with all values of each name."""
         if self._repeated is None:
-            text = self._raw_query.decode("latin-1")
+            text = self.raw_query.decode("latin-1")
             try:
                 self._repeated = parse_qs(text, True, max_num_fields=100)
             except ValueError:
@@ -81,7 +81,7 @@ class HttpRequest:
     def values(self, name: str) -> list[str]:
         """Every value of a field that the query string may have several times."""
         try:
-            return parse_qs(self._raw_query.decode("latin-1"), True, max_num_fields=100).get(name, [])
+            return parse_qs(self.raw_query.decode("latin-1"), True, max_num_fields=100).get(name, [])
         except ValueError:
             raise HttpError(400, "malformed_query", "the query string has too many fields") from None
 
@@ -100,7 +100,7 @@ class HttpRequest:
     @property
     def dry_run(self) -> bool:
         """Whether the caller only wants to know what would happen."""
-        return bool(self._raw_query) and self.flag("dry_run")
+        return bool(self.raw_query) and self.flag("dry_run")
 
     def decode(self, shape: type[T]) -> T:
         """The body as this struct; an empty body is an empty object."""

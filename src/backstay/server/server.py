@@ -50,6 +50,7 @@ from backstay.server.rollouts import Rollouts
 from backstay.server.saved_views import SavedView
 from backstay.server.sessions import SessionRegistry
 from backstay.server.settings import Settings
+from backstay.server.shared_answers import SharedAnswers
 from backstay.server.signatures import Signatures
 from backstay.server.sweep_policy import SweepPolicy
 from backstay.server.system_actions import SystemActions
@@ -80,6 +81,7 @@ class Server:
         self.parked = 0
         self.requests: Counter[tuple[str, str, int]] = Counter()  # by method, route and status
         self.loop_watch = LoopWatch()
+        self.shared_answers = SharedAnswers()
         self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # waiting requests, and how to end the wait
         self._world = world
         self._reload: Alarm | None = None
