@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -57,6 +57,9 @@ READS = (
         "written_in_future",
         "ready",
         "leased",
+        "endless",
+        "last",
+        "moved",
         "failed",
         "mismatched",
     ),
@@ -108,7 +111,7 @@ class Disk:
                 self.twice(row.workflow_id, request_id)
                 raise RecordedAlready(f"request id {request_id!r} has a record already")
         if any(s.key in self.sends for s in decision.sends) or any(n and r.key in self.runs for n, r in decision.runs):
-            raise StoreError("a key is taken")  # two engines may mint the same one; no store has it twice
+            return False  # two engines may mint the same key
         kept = replace(row, buffered_events=tuple(row.buffered_events))
         if stored is not None and not decision.wake_moved and not any(is_new for is_new, _ in decision.runs):
             kept = replace(kept, next_wake=stored.next_wake)  # as files do: a wake that did not move is not written
@@ -327,6 +330,20 @@ class MemoryStore(ViewStore):
         return self.disk.load(self._kinds, key)
 
     @as_ready
+    def last(self, key: int) -> int | None:
+        self._seam.read(self)
+        return self._last(key)
+
+    @as_ready
+    def moved(self, seen: Mapping[int, int | None]) -> dict[int, int | None]:
+        self._seam.read(self)
+        return {key: self._last(key) for key, last in seen.items() if self._last(key) != last}
+
+    def _last(self, key: int) -> int | None:
+        row = self.disk.workflows.get(key)
+        return None if row is None else row.last_decision
+
+    @as_ready
     def opening(self, key: int) -> Opening | None:
         self._seam.read(self)
         row = self.disk.workflows.get(key)
@@ -374,6 +391,12 @@ class MemoryStore(ViewStore):
     def leased(self) -> list[Task]:
         self._seam.read(self)
         return [task for task in self.disk.all_tasks() if task.state == "leased"]
+
+    @as_ready
+    def endless(self, limit: int, after: tuple[int, str] | None = None) -> list[Task]:
+        self._seam.read(self)
+        found = [task for task in self.disk.all_tasks() if task.state == "leased" and task.until is None]
+        return [task for task in found if after is None or (task.workflow, task.id) > after][:limit]
 
     @as_ready
     def failed(self) -> list[Task]:

@@ -28,6 +28,7 @@ from ..postgresql import with_schema
 from .conformance import Alone, Processes, Shared, instances, stale
 from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
+from .node_conformance import Watching
 from .proxy import Fault, Proxy, proxied
 from .searching import Searching
 from .view_conformance import Projecting
@@ -108,7 +109,7 @@ def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
     runner.run(handles.close())
 
 
-class TestServer(Alone, Shared, Counted, Searching, Projecting):
+class TestServer(Alone, Shared, Watching, Counted, Searching, Projecting):
     pass
 
 

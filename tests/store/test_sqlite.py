@@ -29,6 +29,7 @@ from .children import child, hear
 from .conformance import Alone, Processes, Shared, instances
 from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
+from .node_conformance import Watching
 from .seam import connection_of
 from .searching import Searching
 from .view_conformance import Projecting
@@ -71,13 +72,13 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared, Counted, Processes, Searching, Projecting):
+class TestFile(Alone, Shared, Watching, Counted, Processes, Searching, Projecting):
     @pytest.fixture
     def database(self, file: Handles) -> Handles:
         return file
 
 
-class TestMemory(Alone):
+class TestMemory(Alone, Watching):
     @pytest.fixture
     def database(self) -> Iterator[Handles]:
         handles = Handles(":memory:")

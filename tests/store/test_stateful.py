@@ -136,6 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
             "written_in_future": await store.written_in_future(T0, (T0, 0), 3),
             "ready": await store.ready(3),
             "leased": sorted(task.id for task in await store.leased()),
+            "endless": await store.endless(3),
             "failed": sorted(task.id for task in await store.failed()),
             "mismatched": await store.mismatched(0, 4),
             "sends": await store.sends(0, 5),
@@ -149,6 +150,8 @@ class StoreMachine(RuleBasedStateMachine):
             first = (ready[0].available_at, ready[0].workflow, ready[0].id)
             found["ready, further"] = await store.ready(3, first)
         for instance in self.crowd[-3:]:
+            found[f"last of {instance.key}"] = await store.last(instance.key)
+            found[f"moved {instance.key}"] = await store.moved({instance.key: instance.state.last_decision})
             found[f"find {instance.key}"] = await store.find("default", instance.workflow_id)
             for run in instance.runs.values():
                 found[f"run {run.run_id}"] = await store.run(run.namespace, run.run_id)

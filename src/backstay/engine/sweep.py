@@ -47,6 +47,7 @@ class Sweep:
         self._rests = rests
         self._suspects_from = 0
         self._ready_from: ReadyPosition | None = None
+        self._endless_from: tuple[int, str] | None = None
         self._ask_from = 0
         self._sweep_job = PeriodicJob(engine.world, "sweep", self._sweep_in_turn, self._is_engine)
         self._ask_job = PeriodicJob(engine.world, "ask", self.ask, self._is_engine)
@@ -86,24 +87,30 @@ class Sweep:
         await engine.timers.look_again()
         suspects, after = await engine.store.mismatched(self._suspects_from, PAGE)
         self._suspects_from = after or 0
-        stuck, self._ready_from = await self.stuck(self._ready_from)
-        suspects += [task.workflow for task in stuck]
+        stuck, self._endless_from = await self._abandoned(self._endless_from)
+        unoffered, self._ready_from = await self._unoffered(self._ready_from)
+        suspects += [task.workflow for task in (*stuck, *unoffered)]
         for key in suspects:
             self.reload_and_reconcile(key)
         call_all(self._lifecycle.on_sweep)
-        return not suspects and not after and self._ready_from is None
+        return not suspects and not after and self._endless_from is None and self._ready_from is None
 
-    async def stuck(self, after: ReadyPosition | None = None) -> tuple[list[Task], ReadyPosition | None]:
-        """Tasks that nobody works on: leased to an executor that does not hold them, or ready and in no lane.
+    async def _abandoned(self, after: tuple[int, str] | None) -> tuple[list[Task], tuple[int, str] | None]:
+        """One page of tasks that are leased to an executor that does not hold them, and where the next page begins, if any.
 
-        Ready tasks come a page at a time, with the position of the next page, if there is one.
+        Only leases without an end: the others have a deadline, which comes up by itself.
         """
         engine = self._engine
         held = engine.held_tasks()
-        found = [t for t in await engine.store.leased() if t.until is None and t.id not in held]
-        page = await engine.store.ready(PAGE, after)
-        more = len(page) == PAGE and page[-1].available_at <= engine.world.now() - self._overdue
-        found += [task for task in page if self.unoffered(task)]
+        page = await engine.store.endless(PAGE, after)
+        more = (page[-1].workflow, page[-1].id) if len(page) == PAGE else None
+        return [task for task in page if task.until is None and task.id not in held], more
+
+    async def _unoffered(self, after: ReadyPosition | None) -> tuple[list[Task], ReadyPosition | None]:
+        """One page of ready tasks that are in no lane, and where the next page begins, if any."""
+        page = await self._engine.store.ready(PAGE, after)
+        more = len(page) == PAGE and page[-1].available_at <= self._engine.world.now() - self._overdue
+        found = [task for task in page if self.unoffered(task)]
         return found, (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
 
     def unoffered(self, task: Task) -> bool:

@@ -16,7 +16,7 @@ timer waits until the old clock's time. Shown by `tests/kernel/test_clock.py` an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -266,6 +266,14 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         """What `load` reads, without the history: for readers that read it page by page."""
         ...
 
+    def last(self, key: int) -> Awaitable[int | None]:
+        """The last decision of an instance, if it exists. Another one means that the instance has changed."""
+        ...
+
+    def moved(self, seen: Mapping[int, int | None]) -> Awaitable[dict[int, int | None]]:
+        """Of these instances with their last decisions, those that have another one by now, or are gone (None), with it."""
+        ...
+
     def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
         """A run's events after a sequence, verified. Damage raises `HistoryDamaged`."""
         ...
@@ -287,6 +295,10 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         ...
 
     def leased(self) -> Awaitable[list[Task]]: ...
+
+    def endless(self, limit: int, after: tuple[int, str] | None = None) -> Awaitable[list[Task]]:
+        """Tasks that are leased without an end, paged by (instance key, task id)."""
+        ...
 
     def tasks(self, workflow: int) -> Awaitable[list[Task]]:
         """The task rows of an instance, without a look at its history."""

@@ -7,7 +7,7 @@ chain ends.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from msgspec import DecodeError
@@ -132,6 +132,15 @@ class Reading(Figures, Measures):
     def locate(self, namespace: str, run_id: str) -> Awaitable[Located | None]:
         return self._ask("locate", (run_id, namespace), lambda found: Located(*found[0]) if found else None)
 
+    def last(self, key: int) -> Awaitable[int | None]:
+        return self._ask("last", (key,), lambda found: found[0][0] if found else None)
+
+    def moved(self, seen: Mapping[int, int | None]) -> Awaitable[dict[int, int | None]]:
+        if not seen:
+            return Ready({})
+        pairs = rows.encode([(key, last or 0) for key, last in seen.items()]).decode()
+        return self._ask("moved", (pairs,), lambda found: {row[0]: row[1] for row in found})
+
     def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
         # From the middle of a history one row more is read: the next event is chained to its checksum.
         start = max(after - 1, 0)
@@ -160,6 +169,9 @@ class Reading(Figures, Measures):
 
     def leased(self) -> Awaitable[list[Task]]:
         return self._ask("by_state", ("leased",), _tasks)
+
+    def endless(self, limit: int, after: tuple[int, str] | None = None) -> Awaitable[list[Task]]:
+        return self._ask("endless", (*(after or (-1, "")), limit), _tasks)
 
     def tasks(self, workflow: int) -> Awaitable[list[Task]]:
         return self._ask("load_tasks", (workflow,), _tasks)

@@ -5,7 +5,7 @@ Every row names its instance first, so that the statement can leave out what bel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from backstay.kernel.decision import Decision, InstanceRow, RunRow
@@ -17,16 +17,19 @@ from backstay.store.rows import coalesced, encode, text
 Row = tuple[Any, ...]
 
 
-WIDTHS = (16, 14, 19, 8, 8, 10, 2, 5, 2, 7)
+WIDTHS = (16, 14, 19, 8, 8, 11, 2, 6, 2, 7)
 """How many columns each table takes, in the order of `shapes.TABLES`."""
 
 
 class Columns:
-    """`asked` are the instances; `tables` says which tables have rows, as a mask (`shapes.TABLES`)."""
+    """`asked` are the instances; `tables` says which tables have rows, as a mask (`shapes.TABLES`).
+
+    `mint` gives positions to commands.
+    """
 
     __slots__ = ("_rows", "asked", "tables")
 
-    def __init__(self, decisions: Iterable[Decision]) -> None:
+    def __init__(self, decisions: Iterable[Decision], mint: Callable[[], int]) -> None:
         batch = {decision.instance.key: decision for decision in coalesced(decisions)}
         events: list[Row] = []
         commands: list[Row] = []
@@ -40,7 +43,7 @@ class Columns:
             events += [
                 (key, e.run, e.sequence, e.type, e.at, e.body, e.context_body, e.checksum) for e in decision.events
             ]
-            commands += [(key, c.sequence, c.request_id, c.command_type, encode(c)) for c in decision.commands]
+            commands += [(key, mint(), c.sequence, c.request_id, c.command_type, encode(c)) for c in decision.commands]
             took += [(key, taken) for taken in decision.taken_sends]
             for s in decision.sends:
                 kind = type(s.message).__name__
@@ -53,7 +56,17 @@ class Columns:
             for change in decision.tasks:
                 task = change.task
                 if task is not None:
-                    puts.append((key, change.task_id, task.state, task.available_at, encode(task), *_wanted(task)))
+                    puts.append(
+                        (
+                            key,
+                            change.task_id,
+                            task.state,
+                            task.available_at,
+                            encode(task),
+                            task.until,
+                            *_wanted(task),
+                        )
+                    )
                 elif change.stored:
                     drops.append((key, change.task_id))
         self.asked = list(batch)

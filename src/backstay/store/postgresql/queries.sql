@@ -39,6 +39,31 @@ from task
 where state = $1
   and state <> 'ready'
 
+-- name: endless
+-- In the order of the index, where they stand together.
+select body
+from task
+where state = 'leased'
+  and state <> 'ready'
+  and until is null
+  and (workflow, id) > ($1, $2)
+order by until, workflow, id
+limit $3
+
+-- name: last
+select last
+from workflow
+where key = $1
+
+-- name: moved
+select asked.key, w.last
+from (
+  select (pair ->> 0)::bigint as key, (pair ->> 1)::bigint as last
+  from json_array_elements($1::json) as pair
+) as asked
+left join workflow w on w.key = asked.key
+where coalesce(w.last, 0) <> asked.last
+
 -- name: sizes
 select run, count(*), sum(length(type) + length(body))
 from event
@@ -262,38 +287,44 @@ with mark as (
   ) as e (workflow, run, sequence, type, at, body, context, checksum)
   where e.workflow in (select key from passed)
 ), put as (
-  insert into task (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
-  select t.workflow, t.id, t.state, t.available_at, t.body, t.namespace, t.queue, t.kind, t.type, t.build
+  insert into task (workflow, id, state, available_at, body, until, namespace, queue, kind, type, build)
+  select t.workflow, t.id, t.state, t.available_at, t.body, t.until, t.namespace, t.queue, t.kind, t.type, t.build
   from unnest(
-    $70::bigint[], $71::text[], $72::text[], $73::bigint[], $74::bytea[], $75::text[], $76::text[], $77::text[],
-    $78::text[], $79::text[]
-  ) as t (workflow, id, state, available_at, body, namespace, queue, kind, type, build)
+    $70::bigint[], $71::text[], $72::text[], $73::bigint[], $74::bytea[], $75::bigint[], $76::text[], $77::text[],
+    $78::text[], $79::text[], $80::text[]
+  ) as t (workflow, id, state, available_at, body, until, namespace, queue, kind, type, build)
   where t.workflow in (select key from passed)
   on conflict (workflow, id) do update
-  set state = excluded.state, available_at = excluded.available_at, body = excluded.body, namespace = excluded.namespace,
-    queue = excluded.queue, kind = excluded.kind, type = excluded.type, build = excluded.build
+  set state = excluded.state, available_at = excluded.available_at, body = excluded.body, until = excluded.until,
+    namespace = excluded.namespace, queue = excluded.queue, kind = excluded.kind, type = excluded.type, build = excluded.build
 ), dropped as (
   delete from task
-  using unnest($80::bigint[], $81::text[]) as d (workflow, id)
+  using unnest($81::bigint[], $82::text[]) as d (workflow, id)
   where task.workflow = d.workflow
     and task.id = d.id
     and d.workflow in (select key from passed)
 ), recorded as (
-  insert into command (workflow, sequence, request_id, command_type, body)
-  select c.workflow, c.sequence, c.request_id, c.command_type, c.body
-  from unnest($82::bigint[], $83::bigint[], $84::text[], $85::text[], $86::bytea[])
-    with ordinality as c (workflow, sequence, request_id, command_type, body, position)
+  -- A clock may be behind the one that the earlier commands of an instance were written by (`positions.py`).
+  insert into command (workflow, position, sequence, request_id, command_type, body)
+  select c.workflow, greatest(c.position, c.nth + (
+    select position
+    from command
+    where command.workflow = c.workflow
+    order by position desc
+    limit 1
+  )), c.sequence, c.request_id, c.command_type, c.body
+  from unnest($83::bigint[], $84::bigint[], $85::bigint[], $86::text[], $87::text[], $88::bytea[])
+    with ordinality as c (workflow, position, sequence, request_id, command_type, body, nth)
   where c.workflow in (select key from passed)
-  order by c.position
 ), taken as (
   select t.send
-  from unnest($87::bigint[], $88::bigint[]) as t (workflow, send)
+  from unnest($89::bigint[], $90::bigint[]) as t (workflow, send)
   where t.workflow in (select key from passed)
 ), sent as (
   -- What is made and taken in one batch never becomes a row: no part of a statement sees the rows of another.
   insert into send (key, sender, namespace, workflow_id, kind, body)
   select s.key, s.sender, s.namespace, s.workflow_id, s.kind, s.body
-  from unnest($89::bigint[], $90::bigint[], $91::bigint[], $92::text[], $93::text[], $94::text[], $95::bytea[])
+  from unnest($91::bigint[], $92::bigint[], $93::bigint[], $94::text[], $95::text[], $96::text[], $97::bytea[])
     as s (workflow, key, sender, namespace, workflow_id, kind, body)
   where s.workflow in (select key from passed)
     and s.key not in (select send from taken) -- with taken
@@ -302,8 +333,8 @@ with mark as (
   using taken
   where send.key = taken.send
 ), noticed as (
-  insert into notice (workflow)
-  select key
+  insert into notice (key, workflow)
+  select $98::bigint + row_number() over (), key
   from passed
 ), left_out as (
   insert into outcome (writer, batch, stale)

@@ -40,6 +40,7 @@ from backstay.store.postgresql.driver import (
     is_taken_key,
     unavailable,
 )
+from backstay.store.postgresql.positions import Positions
 from backstay.store.postgresql.shapes import Shapes
 
 log = logging.getLogger("backstay.store")
@@ -60,6 +61,7 @@ class PostgresqlWriter:
         self._place = place
         self._sql = sql
         self.shapes = Shapes(sql["write"])
+        self.positions = Positions()
         self.connection: DriverConnection | None = None
         self._lock = asyncio.Lock()  # a session does one thing at a time
         self._enrolled = False
@@ -88,7 +90,7 @@ class PostgresqlWriter:
         if not decisions:
             return ALL
         try:
-            columns = Columns(decisions)
+            columns = Columns(decisions, self.positions.mint)
             passed = await self._write(columns)
         except StoreError:
             raise
@@ -106,7 +108,7 @@ class PostgresqlWriter:
         failed: dict[int, Exception] = {}
         for position in positions:
             try:
-                if not await self._write(Columns((decisions[position],))):
+                if not await self._write(Columns((decisions[position],), self.positions.mint)):
                     stale.add(position)
             except StoreError:
                 raise
@@ -142,9 +144,11 @@ class PostgresqlWriter:
                     raise unavailable(self._place.shown, error) from error
 
     async def _send(self, connection: DriverConnection, batch: int, columns: Columns) -> set[int]:
-        statement, tables = self.shapes.fitting(columns.tables, not self.holder)
+        telling = not self.holder
+        statement, tables = self.shapes.fitting(columns.tables, telling)
+        notices = (randbits(62),) if telling else ()
         ((marked, passed),) = await connection.fetch(
-            statement, self.id, batch, self.batch, columns.asked, *columns.arrays(tables)
+            statement, self.id, batch, self.batch, columns.asked, *columns.arrays(tables), *notices
         )
         if not marked:
             raise Fenced

@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 COUNTS = frozenset(
     (
-        *("event_types", "sizes", "by_state"),
+        *("event_types", "sizes", "by_state", "endless"),
         *("unprojected", "closed_but_open", "summary_orphans", "summary_counts", "count_summary_orphans"),
         *(f"count_{view}" for view in VIEWS),
         *(f"count_orphans_of_{view}" for view in VIEWS),

@@ -171,6 +171,27 @@ insert into event (run, sequence, type, at, body, context, checksum)
 values
   (?, ?, ?, ?, ?, ?, ?)
 
+-- name: endless
+-- The words of a body are its JSON: no text in it has an unescaped quote. Only for the sweep: it reads the tasks in between.
+select body
+from task
+where state = 'leased'
+  and instr(body, cast('"until":' as blob)) = 0
+  and (workflow, id) > (?, ?)
+order by workflow, id
+limit ?
+
+-- name: last
+select last
+from workflow
+where key = ?
+
+-- name: moved
+select json_extract(value, '$[0]'), workflow.last
+from json_each(?)
+left join workflow on workflow.key = json_extract(value, '$[0]')
+where coalesce(workflow.last, 0) <> json_extract(value, '$[1]')
+
 -- name: put_task
 -- A leased one: nobody asks which workers it waits for.
 insert or replace into task (workflow, id, state, available_at, body, namespace)
