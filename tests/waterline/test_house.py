@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from backstay.waterline import load_assets
+
 from . import world_code as code
 from .conftest import NewPage
 from .kit import ADMIN, VIEWER, Complaints, ServerProcess, WorkerProcess, axe, settled, too_wide, until
@@ -315,3 +317,33 @@ def test_nothing_keeps_anybody_out(new_page: NewPage, scheme: str, width: int) -
     for path in SCREENS:
         settled(page, path)
         assert (path, axe(page), too_wide(page)) == (path, [], 0)
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("0 9 * * 1-5", "every weekday at 09:00"),
+        ("30 2 * * *", "every day at 02:30"),
+        ("0 9,17 * * mon", "every Monday at 09:00 and 17:00"),
+        ("0 9 * * 7", "every Sunday at 09:00"),
+        ("*/15 * * * *", "every 15 minutes"),
+        ("5,35 * * * *", "every hour at :05 and :35"),
+        ("0 */6 * * *", "every 6 hours on the hour"),
+        ("0 0 1 * *", "on day 1 of every month at 00:00"),
+        ("@daily", "every day at 00:00"),
+        ("0 9 1 * 1", None),  # on the first, and on Mondays
+        ("*/7 * * * *", None),  # the last one of an hour is shorter
+        ("0 9 * * 1#2", None),
+        ("0 0 31 13 *", None),
+    ],
+)
+def test_a_cron_expression_is_said_in_words_if_they_are_sure(page: Page, expression: str, said: str | None) -> None:
+    page.goto("/waterline/schedules")
+    module = f"/waterline/a/{load_assets().version}/js/screens/house/cron.js"
+    asked = "([module, text]) => import(module).then(({ cronWords }) => cronWords(text))"
+    assert page.evaluate(asked, [module, expression]) == said
+
+
+def test_the_list_says_when_in_words(page: Page) -> None:
+    page.goto("/waterline/schedules")
+    expect(page.get_by_role("row", name="nightly")).to_contain_text("every day at 02:00, Europe/Berlin")

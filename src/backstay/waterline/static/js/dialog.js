@@ -2,7 +2,7 @@
 
 import { h, patch } from "./dom.js";
 import { asProblem } from "./api.js";
-import { button, pre, trouble } from "./parts.js";
+import { button, field, pre, trouble } from "./parts.js";
 
 /** @type {{element: HTMLDialogElement, render: () => void} | null} */
 let open = null;
@@ -50,8 +50,7 @@ export function confirm(ask) {
     h("p", { class: "sentence" }, ask.sentence),
     ask.fields ? ask.fields(update) : null,
     state.preview ? wouldWrite(state.preview) : null,
-    ask.type ? h("label", { class: "field" }, `Type ${ask.type} to confirm`,
-      h("input", { autocomplete: "off", prop: { value: state.typed }, on: { input: (/** @type {any} */ event) => { state.typed = event.target.value; update(); } } })) : null,
+    ask.type ? field(state, "typed", `Type ${ask.type} to confirm`, update) : null,
     state.problem ? trouble(state.problem) : null,
     h("div", { class: "buttons" },
       ask.preview ? button("What would be written?", () => void look(update), { disabled: state.busy }) : null,

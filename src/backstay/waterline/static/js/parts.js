@@ -41,6 +41,26 @@ export const mono = (text, look = "") => (text === null || text === undefined ||
 /** @param {string} label @param {any} text */
 export const pre = (label, text) => h("pre", { class: "payload", tabindex: "0", "aria-label": label }, text);
 
+/** A list of facts; those without a value are left out. @param {Record<string, any> | ([string, any] | null)[]} of @param {string} [look] of the values */
+export const facts = (of, look) => h("dl", { class: "facts" }, (Array.isArray(of) ? of : Object.entries(of)).flatMap((one) => (one?.[1] ? [h("dt", null, one[0]), h("dd", { class: look }, one[1])] : [])));
+
+/**
+ * A labelled field of a form whose values are in `values`. `options` make it a list to choose from.
+ * @param {any} values @param {string} name @param {string} label @param {() => void} changed
+ * @param {{hint?: string, tag?: string, options?: string[][], wrong?: string, [prop: string]: any}} [how]
+ */
+export function field(values, name, label, changed, { hint, tag, options, wrong, ...props } = {}) {
+  const tick = props["type"] === "checkbox";
+  const note = wrong ?? hint;
+  return h("div", { class: `field ${tick ? "tick" : ""}`, key: name }, h("label", { for: name }, label),
+    h(options ? "select" : (tag ?? "input"), {
+      id: name, name, autocomplete: "off", spellcheck: "false", "aria-describedby": note ? `${name}-note` : null, "aria-invalid": wrong ? "true" : null, ...props,
+      prop: options ? {} : tick ? { checked: values[name] } : { value: values[name] },
+      on: { input: (/** @type {any} */ event) => { values[name] = tick ? event.target.checked : event.target.value; changed(); } },
+    }, ...(options ?? []).map(([id, text]) => h("option", { value: id, prop: { selected: values[name] === id } }, text))),
+    note ? h("span", { class: wrong ? "wrong" : "caption", id: `${name}-note` }, note) : null);
+}
+
 /** A time: how long ago, and exactly on hover and focus. @param {string | number | null | undefined} at */
 export function time(at) {
   if (!at) return h("span", { class: "third" }, "–");

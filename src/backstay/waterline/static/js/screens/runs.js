@@ -4,7 +4,7 @@
 import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { button, empty, glyph, held, runAddress, tone, trouble, words } from "../parts.js";
+import { button, empty, field, glyph, held, runAddress, tone, trouble, words } from "../parts.js";
 import { count, now, plural } from "../words.js";
 import { ACTIONS, ask, progress } from "./runs/bulk.js";
 import { cells, chooseColumns, chosen, fieldsFor, head, least } from "./runs/columns.js";
@@ -199,13 +199,13 @@ export function open(app) {
   function keep(what) {
     const own = view()?.system === false ? view() : null;
     const { id: _, system: __, status: ___, message: ____, ...body } = own ?? {};
-    let name = own?.name ?? "";
-    const same = () => views.data?.saved_views.find((/** @type {any} */ one) => !one.system && one.name === name);
+    const given = { name: own?.name ?? "" };
+    const same = () => views.data?.saved_views.find((/** @type {any} */ one) => !one.system && one.name === given.name);
     const to = (/** @type {string} */ id) => `/api/saved-views/${encodeURIComponent(id)}`;
     confirm({
-      title: `${what} view`, label: what, danger: what === "Delete", sentence: what === "Delete" ? `“${name}” is gone for everybody of the namespace.` : what === "Rename" ? `The view “${name}” gets another name.` : "What the list asks for, under a name, for everybody of the namespace. A view of the same name is replaced.",
-      fields: () => (what === "Delete" ? null : h("label", { class: "field" }, "Name", h("input", { maxlength: 191, autocomplete: "off", prop: { value: name }, on: { input: (event) => { name = event.target.value; } } }))),
-      act: () => (what === "Delete" ? api.delete(to(own?.id ?? "")) : what === "Rename" ? api.put(to(own?.id ?? ""), { ...body, name }) : same() ? api.put(to(same()?.id ?? ""), { ...contentOf(), name }) : api.post("/api/saved-views", { ...contentOf(), name })),
+      title: `${what} view`, label: what, danger: what === "Delete", sentence: what === "Delete" ? `“${own?.name}” is gone for everybody of the namespace.` : what === "Rename" ? `The view “${own?.name}” gets another name.` : "What the list asks for, under a name, for everybody of the namespace. A view of the same name is replaced.",
+      fields: (update) => (what === "Delete" ? null : field(given, "name", "Name", update, { maxlength: 191 })),
+      act: () => (what === "Delete" ? api.delete(to(own?.id ?? "")) : what === "Rename" ? api.put(to(own?.id ?? ""), { ...body, ...given }) : same() ? api.put(to(same()?.id ?? ""), { ...contentOf(), ...given }) : api.post("/api/saved-views", { ...contentOf(), ...given })),
       done: (made) => void views.load().then(() => choose(what === "Delete" ? null : made.id)),
     });
   }

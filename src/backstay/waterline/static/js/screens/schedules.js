@@ -3,9 +3,10 @@
 
 import { Resource } from "../api.js";
 import { h } from "../dom.js";
-import { badge, button, copy, held, link, panel, runAddress, time, words } from "../parts.js";
+import { badge, button, copy, facts, field, held, link, panel, runAddress, time, words } from "../parts.js";
 import { count, now, plural } from "../words.js";
-import { asked, attempt, facts, field, figures, get, named, pages, press, table, tableKeys } from "./house/kit.js";
+import { cronWords } from "./house/cron.js";
+import { asked, attempt, figures, get, named, pages, press, table, tableKeys } from "./house/kit.js";
 import { firing, form } from "./house/schedule_form.js";
 
 const LATE = 60_000; // an engine that runs fires within milliseconds
@@ -21,6 +22,9 @@ const address = (id) => `/waterline/schedules/${encodeURIComponent(id)}`;
 const state = (schedule) => (schedule.paused ? badge("paused") : Date.parse(schedule.next_fire_at ?? "") < now() - LATE ? badge("overdue") : schedule.status);
 /** When it fires, as it is written. @param {Api.ScheduleAnswer} schedule */
 const when = ({ spec }) => [...spec.cron_expressions, ...spec.intervals.map((/** @type {any} */ one) => `every ${one.every}${one.offset ? ` + ${one.offset}` : ""}`)].join("; ");
+
+/** The same in words, if they are sure, and in which time zone. @param {{spec: any}} schedule */
+const inWords = ({ spec }) => [...spec.cron_expressions.map(cronWords), spec.timezone].filter(Boolean).join(", ");
 
 /** @param {App} app @returns {import("../main.js").Screen} */
 function list(app) {
@@ -51,7 +55,7 @@ function list(app) {
         table("schedules", [
           ["schedule", (one) => [named(address(one.schedule_id), one.schedule_id), one.note ? h("div", { class: "caption note clip", title: one.note }, one.note) : null]],
           ["state", state], "starts=workflow_type mono",
-          ["when", (one) => [h("span", { class: "mono" }, when(one)), h("div", { class: "caption" }, one.spec.timezone)]],
+          ["when", (one) => [h("span", { class: "mono" }, when(one)), h("div", { class: "caption" }, inWords(one))]],
           "next=next_fire_at time second", "last=last_fired_at time wide", "fired=fires_count number wide", "skipped=skipped_trigger_count number wide",
           ["failed to start", ({ failures_count: n }) => h("span", { class: n ? "tone-red" : "" }, count(n)), "number wide"],
         ], data.schedules, "schedule_id", "No schedule here. Make one with the button above, or:", "dw schedule create --help"),
@@ -102,11 +106,11 @@ function detail(app, id) {
           press(app, "Delete", asked(app, "delete", path, () => null, { title: `Delete ${id}?`, sentence: "It fires no more. Runs that it has started go on, and its history stays.", label: "Delete", danger: true, done: () => app.go("/waterline/schedules") }), gone, "danger"))),
         data.note ? h("p", { class: "second note" }, data.note) : null,
         facts([
-          ["starts", `${data.workflow_type} on ${data.action.task_queue}`], ["when", `${when(data)} (${data.spec.timezone})`], ["if one still runs", words(data.overlap_policy)],
+          ["starts", `${data.workflow_type} on ${data.action.task_queue}`], ["when", `${when(data)} (${inWords(data)})`], ["if one still runs", words(data.overlap_policy)],
           ["jitter", data.jitter_seconds && `up to ${data.jitter_seconds} s`], ["runs left", data.max_runs && `${data.remaining_actions} of ${data.max_runs}`],
           ["arguments", app.session.payloads ? JSON.stringify(data.action.input) : "hidden"],
           ["fired", `${count(data.fires_count)}, skipped ${count(data.skipped_trigger_count)}${data.last_skip_reason ? ` (${words(data.last_skip_reason)})` : ""}, failed ${count(data.failures_count)}`],
-        ]),
+        ], "mono"),
         panel("Firings", null, waterline(data)),
         panel("History", null, ...held(history, (found) => [table("history", [
           "#=sequence number", ["what", ({ event_type: type }) => type.slice(8).replace(/(?!^)[A-Z]/g, " $&").toLowerCase()],

@@ -4,9 +4,9 @@
 import { Resource } from "../api.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
-import { button, capital, copy, held, link, panel, pre, runAddress, sign, time, words } from "../parts.js";
+import { button, capital, copy, facts, field, held, link, panel, pre, runAddress, sign, time, words } from "../parts.js";
 import { bytes, count, plural, span } from "../words.js";
-import { adminOnly, asked, attempt, facts, field, figures, get, named, pages, press, table, tableKeys, tell } from "./house/kit.js";
+import { adminOnly, asked, attempt, figures, get, named, pages, press, table, tableKeys, tell } from "./house/kit.js";
 
 const FILTERS = ["command_type", "workflow_id", "status", "source", "caller", "token_id"];
 const CHOICES = /** @type {Record<string, string[]>} */ ({ status: ["", "accepted", "rejected"], source: ["", "http", "python", "dw", "webhook", "workflow", "schedule"] });
@@ -107,7 +107,7 @@ function server(app, all, load) {
       ["tasks", `${words(topology.matching_role.task_dispatch_mode)}, woken by the ${topology.matching_role.wake_owner}`], ["database", database ? `${database.driver}, the engine is ${database.engine_here ? "here" : "elsewhere"}` : "…"],
       ["workers", `heard every ${found.worker_fleet.heartbeat_interval_seconds} s, silent after ${found.worker_fleet.stale_after_seconds} s`],
       ["largest payload", bytes(found.limits.max_payload_bytes)], ["longest history", `${count(found.structural_limits.history_length)} events`], ["protocols", `control plane ${found.control_plane.version}, workers ${found.worker_protocol.version}`],
-    ]))),
+    ], "mono"))),
     panel("Namespaces", press(app, "New namespace", create, adminOnly(app, "make namespaces")), ...held(all["namespaces"], (data) => table("namespaces", [
       ["name", ({ name }) => named(`/waterline/?ns=${encodeURIComponent(name)}`, name)], "description=description note", "days kept=retention_days number", "made=created_at time wide"], data.namespaces, "name"))),
   ];

@@ -52,9 +52,6 @@ export const figures = (data, list) => h("dl", { class: "figures" }, ...list.map
   return h("div", null, h("dt", { class: "caption" }, label), h("dd", { class: `mono ${tone && found !== "0" ? `tone-${tone}` : ""}` }, found));
 }));
 
-/** @param {[string, any][]} list those without a value are left out */
-export const facts = (list) => h("dl", { class: "facts" }, ...list.filter(([, found]) => found).map(([name, found]) => [h("dt", null, name), h("dd", { class: "mono" }, found)]));
-
 /** A link to something with a name of somebody else's making. @param {string} to @param {string} name */
 export const named = (to, name) => link(to, { class: "mono long" }, name);
 
@@ -102,23 +99,6 @@ export async function attempt(app, said, act) {
   } catch (error) {
     tell("It was refused", trouble(asProblem(error)));
   }
-}
-
-/**
- * A labelled field of a form whose values are in `values`. `options` make it a list to choose from.
- * @param {any} values @param {string} name @param {string} label @param {() => void} changed
- * @param {{hint?: string, tag?: string, options?: string[][], wrong?: string, [prop: string]: any}} [how]
- */
-export function field(values, name, label, changed, { hint, tag, options, wrong, ...props } = {}) {
-  const tick = props["type"] === "checkbox";
-  const note = wrong ?? hint;
-  return h("div", { class: `field ${tick ? "tick" : ""}`, key: name }, h("label", { for: name }, label),
-    h(options ? "select" : (tag ?? "input"), {
-      id: name, name, autocomplete: "off", spellcheck: "false", "aria-describedby": note ? `${name}-note` : null, "aria-invalid": wrong ? "true" : null, ...props,
-      prop: options ? {} : tick ? { checked: values[name] } : { value: values[name] },
-      on: { input: (/** @type {any} */ event) => { values[name] = tick ? event.target.checked : event.target.value; changed(); } },
-    }, ...(options ?? []).map(([id, text]) => h("option", { value: id, prop: { selected: values[name] === id } }, text))),
-    note ? h("span", { class: wrong ? "wrong" : "caption", id: `${name}-note` }, note) : null);
 }
 
 /** The way to the first and the next page of a list; the page is part of the address. @param {App} app @param {string | null} next */

@@ -3,8 +3,8 @@
 
 import { Problem, Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { button, time, trouble } from "../../parts.js";
-import { field } from "./kit.js";
+import { button, field, time, trouble } from "../../parts.js";
+
 
 const OVERLAPS = [["skip", "skip it"], ["buffer_one", "keep one for later"], ["buffer_all", "keep all for later"], ["cancel_other", "cancel the other"], ["terminate_other", "terminate the other"], ["allow_all", "run both"]];
 const INPUT = "\u0000input"; // stands for the arguments, which are sent as they are written

@@ -3,7 +3,7 @@
 import { Resource, runPath } from "../../api.js";
 import { confirm } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { announce, button, capital, copy, link, runAddress, words, workerCommand } from "../../parts.js";
+import { announce, button, capital, copy, field, link, runAddress, words, workerCommand } from "../../parts.js";
 
 /** verb -> label, what it means, what was done, whether it harms */
 const COMMANDS = /** @type {Record<string, [string, string, string, boolean?]>} */ ({
@@ -33,15 +33,14 @@ export function actions(ctx, reload) {
   /** @param {string} verb @param {string} [path] */
   function ask(verb, path = verb) {
     const [label, sentence, done, danger] = COMMANDS[verb] ?? [verb, "", verb];
-    let reason = "";
+    const said = { reason: "" };
     if (menu) menu.open = false;
     // A command goes to the run that is shown, not to one that has taken its place meanwhile.
     const where = runPath(id, ctx.run ?? ctx.summary.data?.run_id, path);
-    const body = () => (reason ? { reason } : {});
+    const body = () => (said.reason ? said : {});
     confirm({
       title: `${label}: ${id}`, sentence, label, danger,
-      fields: (update) => h("label", { class: "field" }, "Reason, for the record (optional)",
-        h("input", { name: "reason", maxlength: "1000", autocomplete: "off", prop: { value: reason }, on: { input: (/** @type {any} */ event) => { reason = event.target.value; update(); } } })),
+      fields: (update) => field(said, "reason", "Reason, for the record (optional)", update, { maxlength: 1000 }),
       preview: () => app.api.post(where, body(), { dry_run: 1 }),
       act: (intent) => app.api.post(where, body(), {}, intent),
       done: () => {

@@ -2,10 +2,11 @@
 
 import { asProblem, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { announce, badge, button, copy, empty, held, link, mono, panel, sign, time, trouble, words } from "../../parts.js";
+import { announce, badge, button, copy, empty, facts, held, link, mono, panel, sign, time, trouble, words } from "../../parts.js";
 import { payload } from "../../payload.js";
-import { count, now, plural, span } from "../../words.js";
-import { facts, here, isOpen, opener, pages, table } from "./rows.js";
+import { now, plural, span } from "../../words.js";
+import { here, isOpen, opener, pages, table } from "./rows.js";
+import { meter, progressed } from "./step.js";
 
 const SHOWN = 3; // attempts of an activity that is not open
 const UNKNOWN = /** @type {Record<string, string>} */ ({ expired: "never reported", timed_out: "timed out" });
@@ -15,12 +16,7 @@ const LIMITS = ["start_to_close", "schedule_to_start", "schedule_to_close", "hea
 const took = (each) => span((each.closed_at ? Date.parse(each.closed_at) : now()) - Date.parse(each.started_at ?? each.created_at));
 
 /** How far an attempt is, beside its time and not on it. @param {any} progress */
-function meter(progress) {
-  if (typeof progress?.current !== "number") return progress?.message ?? null;
-  const { current, total, unit, message } = progress;
-  return h("span", { class: "chips" }, total > 0 ? h("span", { class: "meter" }, h("span", { style: { width: `${Math.min(current / total, 1) * 100}%` } })) : null,
-    h("bdi", null, [`${count(current)}${total ? ` of ${count(total)}` : ""} ${unit ?? ""}`.trim(), message].filter(Boolean).join(", ")));
-}
+const far = (progress) => progress && h("span", { class: "chips" }, meter(progress), h("bdi", null, progressed(progress)));
 
 /** @param {any} policy */
 function retries(policy) {
@@ -53,7 +49,7 @@ export function tab(ctx) {
 
   /** @param {any} attempt @returns {import("./rows.js").Row} */
   const attempted = (attempt) => [attempt.id, [null, `attempt ${attempt.attempt_number}`, UNKNOWN[attempt.status] ? sign("?", UNKNOWN[attempt.status], "tone-amber") : badge(attempt.status), time(attempt.started_at), took(attempt),
-    mono(attempt.lease_owner), attempt.status === "running" ? meter(attempt.last_heartbeat_progress) : h("bdi", { class: "tone-amber" }, attempt.message)], null, "attempt"];
+    mono(attempt.lease_owner), attempt.status === "running" ? far(attempt.last_heartbeat_progress) : h("bdi", { class: "tone-amber" }, attempt.message)], null, "attempt"];
 
   /** @param {any} activity @returns {import("./rows.js").Row[]} */
   const row = (activity) => {

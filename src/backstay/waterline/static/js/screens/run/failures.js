@@ -2,10 +2,10 @@
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { copy, empty, held, link, mono, panel, pre, reach, runAddress, sign, time, word, words } from "../../parts.js";
+import { copy, empty, facts, held, link, mono, panel, pre, reach, runAddress, sign, time, word, words } from "../../parts.js";
 import { payload } from "../../payload.js";
 import { plural } from "../../words.js";
-import { facts, pages, table } from "./rows.js";
+import { pages, table } from "./rows.js";
 
 /** @param {import("./page.js").Context} ctx @returns {import("./page.js").Tab} */
 export function tab(ctx) {

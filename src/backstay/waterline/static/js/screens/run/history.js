@@ -2,10 +2,10 @@
 
 import { Resource, runPath } from "../../api.js";
 import { h } from "../../dom.js";
-import { button, copy, empty, held, link, mono, pre, time, words } from "../../parts.js";
+import { button, copy, empty, facts, held, link, mono, pre, time, words } from "../../parts.js";
 import { payload, saver } from "../../payload.js";
 import { bytes, count, plural } from "../../words.js";
-import { facts, here, isOpen, opener, table, turn } from "./rows.js";
+import { here, isOpen, opener, table, turn } from "./rows.js";
 
 const SIZE = 100;
 const KINDS = "activity,child,command,condition,failure,side_effect,signal,stream,timer,update,version,workflow".split(",");

@@ -4,9 +4,9 @@ import { asProblem, Resource, runPath } from "../../api.js";
 import { wouldWrite } from "../../dialog.js";
 import { h } from "../../dom.js";
 import { Arguments } from "../../forms.js";
-import { announce, button, empty, held, link, mono, panel, pre, sign, time, trouble, words } from "../../parts.js";
+import { announce, button, empty, facts, held, link, mono, panel, pre, sign, time, trouble, words } from "../../parts.js";
 import { HIDDEN, payload, pretty } from "../../payload.js";
-import { facts, isOpen, opener, pages, table } from "./rows.js";
+import { isOpen, opener, pages, table } from "./rows.js";
 
 const VERBS = { signal: "Send a signal", update: "Send an update", query: "Ask a query" };
 const SIGNS = /** @type {Record<string, [string, string?]>} */ ({ rejected: ["✕", "tone-red"], failed: ["✕", "tone-red"], accepted: ["✓"], completed: ["✓"], applied: ["✓"] });

@@ -11,9 +11,6 @@ import { changed } from "../../router.js";
 /** This page with some of its query changed. @param {App} app @param {Record<string, string | null>} changes */
 export const here = (app, changes) => `?${changed(app.route.query, changes)}`;
 
-/** A list of facts; those without a value are left out. @param {Record<string, any>} of */
-export const facts = (of) => h("dl", { class: "facts" }, Object.entries(of).map(([name, value]) => (value ? [h("dt", null, name), h("dd", null, value)] : [])).flat());
-
 /** A table. Its columns: `#:number,what,from:wide`, each a name and a class. @param {string} columns @param {Row[]} rows @param {string} [look] */
 export function table(columns, rows, look) {
   const heads = columns.split(",").map((each) => each.split(":"));

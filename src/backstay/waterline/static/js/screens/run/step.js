@@ -1,7 +1,7 @@
 // What is known of the selected row of a timeline, each value with the events it stands on.
 
 import { h } from "../../dom.js";
-import { badge, button, copy, mono, time, trouble, words } from "../../parts.js";
+import { badge, button, copy, facts, mono, time, trouble, words } from "../../parts.js";
 import { count, exact, isAbsolute, plural, span } from "../../words.js";
 
 const LAST = 8; // of long lists
@@ -15,21 +15,18 @@ const since = (outline, ms) => h("time", { class: "number", datetime: new Date(o
 /** @param {string} title @param {...any} children */
 const side = (title, ...children) => h("section", { class: "side", "aria-label": "selected row" }, h("h2", null, h("bdi", null, title)), ...children);
 
-/** @param {any} rows */
-const facts = (rows) => h("dl", { class: "facts" }, ...rows.filter((/** @type {any} */ row) => row && row[1] !== null && row[1] !== undefined).map((/** @type {any} */ [name, value]) => [h("dt", null, name), h("dd", null, value)]));
-
 /**
  * How far an activity says it is.
  * @param {any} progress
  */
 export function meter(progress) {
-  if (!progress?.total || progress.current === null) return null;
+  if (!progress?.total || typeof progress.current !== "number") return null;
   const share = Math.min(Math.max(progress.current / progress.total, 0), 1);
   return h("span", { class: "meter", role: "img", "aria-label": `${Math.round(share * 100)} %` }, h("span", { style: { width: `${share * 100}%` } }));
 }
 
 /** @param {any} progress */
-export const progressed = (progress) => [progress.message, progress.current === null ? null : `${count(progress.current)}${progress.total ? ` of ${count(progress.total)}` : ""} ${progress.unit ?? ""}`.trim()].filter(Boolean).join(", ");
+export const progressed = ({ current, total, unit, message }) => [typeof current === "number" && `${count(current)}${total ? ` of ${count(total)}` : ""} ${unit ?? ""}`.trim(), message].filter(Boolean).join(", ");
 
 /**
  * @param {import("./page.js").Context} ctx @param {import("./outline.js").Outline} outline @param {import("./outline.js").Step} step

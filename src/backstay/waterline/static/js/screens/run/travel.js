@@ -2,7 +2,7 @@
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { badge, button, held, mono, time, words } from "../../parts.js";
+import { badge, button, facts, held, mono, time, words } from "../../parts.js";
 import { count, plural } from "../../words.js";
 
 /** @param {import("./page.js").Context} ctx @param {() => number} total how many events there are */
@@ -27,13 +27,13 @@ export function travel(ctx, total) {
     const { summary } = data;
     return h("div", { class: data.sequence === at() ? "" : "stale" },
       h("p", null, badge(summary.state, summary.attention), summary.wait_name ? [" ", mono(summary.wait_name)] : null),
-      h("dl", { class: "facts" },
-        h("dt", null, "event"), h("dd", null, button(`${data.sequence} ${data.event_type}`, () => ctx.openEvent(data.sequence), { class: "text mono" })),
-        h("dt", null, "recorded"), h("dd", null, time(data.recorded_at)),
-        h("dt", null, "code had seen"), h("dd", null, data.seen ? `events to ${count(data.seen)}` : "nothing yet"),
-        summary.last_error ? [h("dt", null, "last error"), h("dd", null, h("bdi", null, summary.last_error))] : null,
-        data.next_wake_at ? [h("dt", null, "next wake"), h("dd", null, time(data.next_wake_at))] : null,
-        ...Object.entries(data.search_attributes ?? {}).map(([name, value]) => [h("dt", null, name), h("dd", null, h("bdi", { class: "mono" }, String(value)))])),
+      facts([
+        ["event", button(`${data.sequence} ${data.event_type}`, () => ctx.openEvent(data.sequence), { class: "text mono" })],
+        ["recorded", time(data.recorded_at)],
+        ["code had seen", data.seen ? `events to ${count(data.seen)}` : "nothing yet"],
+        ["last error", summary.last_error && h("bdi", null, summary.last_error)],
+        ["next wake", data.next_wake_at && time(data.next_wake_at)],
+        ...Object.entries(data.search_attributes ?? {}).map(([name, value]) => /** @type {[string, any]} */ ([name, mono(String(value))]))]),
       ...list("Open waits", data.open_wait_count, data.waits.map((/** @type {any} */ one) => h("li", { key: one.wait_id },
         words(one.kind), " ", mono(one.target_name ?? one.condition_key ?? ""), h("span", { class: "third" }, ` step ${one.sequence ?? "–"}`)))),
       ...list("Open activities", data.open_activity_count, data.activities.map((/** @type {any} */ one) => h("li", { key: one.id },

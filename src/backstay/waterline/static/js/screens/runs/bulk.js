@@ -4,16 +4,12 @@
 import { Problem } from "../../api.js";
 import { confirm } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { button, held, link, panel, runAddress, words } from "../../parts.js";
+import { button, field, held, link, panel, runAddress, words } from "../../parts.js";
 import { count, plural } from "../../words.js";
 
 /** Commands and their buttons. The first two end runs. @type {Record<string, string>} */
 export const ACTIONS = { cancel: "Cancel", terminate: "Terminate", pause: "Pause", unpause: "Resume", repair: "Repair", retry_now: "Retry now", signal: "Signal", archive: "Archive" };
 const CAREFUL = 100;
-
-/** @param {string} label @param {any} state @param {string} name */
-const field = (label, state, name) =>
-  h("label", { class: "field", key: name }, label, h("input", { autocomplete: "off", maxlength: 500, prop: { value: state[name] }, on: { input: (event) => { state[name] = event.target.value; } } }));
 
 /** A table in a box of its own. @param {string} name @param {string[]} heads @param {any[]} rows */
 const table = (name, heads, rows) =>
@@ -36,9 +32,9 @@ export async function ask(app, action, filter, begun) {
   const sure = (/** @type {any} */ found) => confirm({
     title: `${label} ${plural(found.count, "run")}`, label: `${label} ${plural(found.count, "run")}`, danger: action === "cancel" || action === "terminate", type: found.count > CAREFUL ? String(found.count) : undefined,
     sentence: found.count > 10 ? `${count(found.count)} runs get the command. Ten of them, and what would be written:` : "What would be written:",
-    fields: () => h("div", null,
+    fields: (update) => h("div", null,
       table("what would be written", ["run", "outcome", "would write"], found.examples.map((/** @type {any} */ run) => h("tr", { key: run.run_id }, h("td", null, h("bdi", { class: "mono clip", title: run.workflow_id }, run.workflow_id)), outcome(run), h("td", { class: "mono" }, run.would_write.join(", ") || "nothing")))),
-      field("Reason, which is kept with each command", state, "reason")),
+      field(state, "reason", "Reason, which is kept with each command", update, { maxlength: 500 })),
     act: (intent) => send({ expected_count: found.count }, intent),
     done: (answer) => begun(answer.bulk_id),
   });
@@ -48,7 +44,7 @@ export async function ask(app, action, filter, begun) {
     return found;
   };
   if (action !== "signal") sure(await look());
-  else confirm({ title: "Signal", sentence: "Which signal?", label: "What would be written?", fields: () => h("div", null, field("Name", state, "name"), field("Arguments, a list in JSON", state, "input")), act: look, done: sure });
+  else confirm({ title: "Signal", sentence: "Which signal?", label: "What would be written?", fields: (update) => h("div", null, field(state, "name", "Name", update), field(state, "input", "Arguments, a list in JSON", update)), act: look, done: sure });
 }
 
 /** How far an operation is, and what became of its runs. @param {App} app @param {import("../../api.js").Resource<Api.BulkResultsAnswer | null>} resource @param {(token: string) => void} page */
