@@ -42,7 +42,7 @@ OWN = {
     *("GET " + path for path in ("/api/schedules", "/api/workers", "/api/worker-sessions", "/api/namespaces")),
     *("GET " + path for path in ("/api/tokens", "/api/sessions", "/api/search-attributes", "/api/task-queues")),
     *("GET " + path for path in ("/api/task-queues/{queue}", "/api/task-queues/{queue}/build-ids")),
-    *("GET " + path for path in ("/api/task-queues/{queue}/tasks", "/api/overview", "/api/wakes")),
+    *("GET " + path for path in ("/api/task-queues/{queue}/tasks", "/api/overview", "/api/wakes", "/api/time-spent")),
     *("GET /api/system/" + name for name in ("operator-metrics", "metrics", "health", "repair", "retention")),
     *("GET /api/system/activity-timeouts", "GET /api/system/projections", "GET /api/system/liveness"),
     *("GET /api/cluster/info", "GET /api/audit"),

@@ -127,6 +127,32 @@ class OverviewWakes(TypedDict):
     complete: bool
 
 
+class TimeSpent(TypedDict):
+    """In milliseconds. Each moment of a run counts once."""
+
+    code: int
+    activities: int
+    backoff: int
+    queue: int
+    timers: int
+    waiting: int
+
+
+class TypeTimeSpent(TypedDict):
+    """`sampled`: there are more closed runs than those that were looked at, which are the newest."""
+
+    workflow_type: str
+    runs: int
+    sampled: bool
+    milliseconds: TimeSpent
+
+
+class TimeSpentAnswer(TypedDict):
+    namespace: str
+    sample: int
+    types: list[TypeTimeSpent]
+
+
 class OverviewAnswer(TypedDict):
     namespace: str
     window: str
