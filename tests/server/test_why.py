@@ -398,8 +398,10 @@ async def test_a_worker_that_can_take_it_ends_the_complaint() -> None:
     async with serving() as api:
         await no_worker_of_type(api)
         assert (await why(api))["verb"] == "needs_worker"
+        assert (await api.control("GET", "/workflows/o-1/summary")).json()["attention"] == "no_worker"
         await api.register("worker-2")
         assert (await why(api))["verb"] == "queued"
+        assert (await api.control("GET", "/workflows/o-1/summary")).json()["attention"] is None
 
 
 async def test_continued_runs_name_the_next_one() -> None:
