@@ -12,7 +12,7 @@ import pytest
 
 from backstay import AsyncBackstay, child, continue_as_new, emit, workflow
 from backstay.engine.world import AsyncioWorld
-from backstay.kernel.values import BUCKETS, bucket_in, bucket_of
+from backstay.kernel.values import PARTITIONS, partition_in, partition_of
 
 
 async def ids(count: int) -> list[str]:
@@ -39,14 +39,14 @@ def test_all_bits_of_an_id_vary() -> None:
     assert [len({id[place] for id in made}) for place in range(16)] == [32] * 16
 
 
-async def test_a_key_and_a_run_id_end_with_the_bucket_of_their_instance() -> None:
+async def test_a_key_and_a_run_id_end_with_the_partition_of_their_instance() -> None:
     minted = AsyncioWorld(asyncio.get_running_loop()).ids
-    for bucket in (0, 1, 1023, 1024, BUCKETS - 1):
-        assert minted.key(bucket) % BUCKETS == bucket
-        assert bucket_in(minted.run_id(bucket)) == bucket
-        assert bucket_in(f"{minted.run_id(bucket)}-a7.2") == bucket, "ids that derive from it say so, too"
-    keys = [minted.key(bucket) for bucket in (9, 3, 4000, 0)]
-    assert keys == sorted(keys), "they grow with time, whatever their buckets are"
+    for partition in (0, 1, 1023, 1024, PARTITIONS - 1):
+        assert minted.key(partition) % PARTITIONS == partition
+        assert partition_in(minted.run_id(partition)) == partition
+        assert partition_in(f"{minted.run_id(partition)}-a7.2") == partition, "ids that derive from it say so, too"
+    keys = [minted.key(partition) for partition in (9, 3, 4000, 0)]
+    assert keys == sorted(keys), "they grow with time, whatever their partitions are"
 
 
 @workflow
@@ -62,7 +62,7 @@ def order(left: int) -> None:
         continue_as_new(order, left - 1)
 
 
-async def test_all_rows_of_a_workflow_carry_its_bucket(tmp_path: Path) -> None:
+async def test_all_rows_of_a_workflow_carry_its_partition(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
     async with AsyncBackstay(path, [order, packing]) as app:
         hourly = await app.schedules.options(every=3600).create(packing, "hourly", 1)
@@ -71,9 +71,9 @@ async def test_all_rows_of_a_workflow_carry_its_bucket(tmp_path: Path) -> None:
             await (await app.start(order, f"order-{number}", 2)).result()
     with closing(sqlite3.connect(path)) as rows:
         found = rows.execute("select key, namespace, workflow_id from workflow")
-        instances = {key: bucket_of(*name) for key, *name in found}
+        instances = {key: partition_of(*name) for key, *name in found}
         runs = list(rows.execute("select workflow, key, run_id from run"))
-    assert {key % BUCKETS == bucket for key, bucket in instances.items()} == {True}
+    assert {key % PARTITIONS == partition for key, partition in instances.items()} == {True}
     assert len(runs) > len(instances) > 10
-    assert {(key % BUCKETS, bucket_in(run_id)) for _, key, run_id in runs} == {(b, b) for b in instances.values()}
-    assert all(key % BUCKETS == instances[workflow] for workflow, key, _ in runs)
+    assert {(key % PARTITIONS, partition_in(run_id)) for _, key, run_id in runs} == {(b, b) for b in instances.values()}
+    assert all(key % PARTITIONS == instances[workflow] for workflow, key, _ in runs)

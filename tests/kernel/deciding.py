@@ -22,7 +22,7 @@ class Ids:
         self.keys = 0
         self.ulids = 0
 
-    def key(self, bucket: int) -> int:
+    def key(self, partition: int) -> int:
         self.keys += 1
         return self.keys
 
@@ -33,7 +33,7 @@ class Ids:
         self.ulids += 1
         return f"RUN{self.ulids}"
 
-    def run_id(self, bucket: int) -> str:
+    def run_id(self, partition: int) -> str:
         return self.ulid()
 
 

@@ -24,6 +24,7 @@ from backstay import (
 from backstay.engine.waiters import ENDED, Waiter, Waiters
 from backstay.engine.world import AsyncioWorld
 from backstay.protocol.streams import CloseStream
+from backstay.store import Ready
 
 from ..server.kit import TOKEN, serving
 from .kit import PATIENCE, StillWorld, eventually, evicting, memory
@@ -119,7 +120,7 @@ async def test_a_watcher_that_fails_keeps_nobody_from_the_news() -> None:
 
     async def look() -> None: ...
 
-    waiters = Waiters(AsyncioWorld(asyncio.get_running_loop()))
+    waiters = Waiters(AsyncioWorld(asyncio.get_running_loop()), lambda seen: Ready({}))
     futures: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in range(3)]
     for answer, future in zip((str.upper, fails, str.title), futures, strict=True):
         waiters.add(1, ENDED, Waiter(answer, look, future))

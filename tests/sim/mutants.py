@@ -222,6 +222,13 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        "who waits remembers what is there behind its check",
+        "backstay.engine.waiters:Waiters._check",
+        "found = await waiter.check()",
+        "found = await waiter.check()\nwaiter.seen = (await self._moved({key: -1})).get(key)",
+        far=True,
+    ),
+    Mutant(
         "who was said something to before it was lost is forgotten",
         "backstay.engine.rollback:Rollback.discard",
         "creates = any(item.turn.after == 0 for item in items)",

@@ -41,7 +41,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import SECOND, Micros, Routing, bucket_of
+from backstay.kernel.values import SECOND, Micros, Routing, partition_of
 from backstay.runtime_hooks import after_fork_in_child
 from backstay.store import Applied, ForkedEngine, Store, Unavailable
 
@@ -99,7 +99,7 @@ class Engine:
         self._due = Due()
         self.idle = False  # the sweep found nothing to do, and nothing was committed since
         self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
-        self.waiters = Waiters(world)
+        self.waiters = Waiters(world, store.moved)
         self._uncommitted = Uncommitted()
         self.lookup = InstanceLookup(self)
         self.loading = Loading(self, world, store, machine, self.cache, self.timers)
@@ -173,7 +173,7 @@ class Engine:
         if self.down is not None:
             reply(None, self.down)
         else:
-            instance = Instance(self.world.ids.key(bucket_of(namespace, workflow_id)), namespace, workflow_id)
+            instance = Instance(self.world.ids.key(partition_of(namespace, workflow_id)), namespace, workflow_id)
             self.decide(CachedInstance(instance, []), message, reply, True)
 
     def decide(

@@ -13,7 +13,7 @@ from functools import partial
 from struct import iter_unpack
 from typing import Any, Protocol, TypeVar
 
-from backstay.kernel.values import BUCKETS, KEY_BITS, KEY_EPOCH, SECOND, Ids, Micros
+from backstay.kernel.values import KEY_BITS, KEY_EPOCH, PARTITIONS, SECOND, Ids, Micros
 from backstay.threads import ThreadPool
 from backstay.ulid import PAIRS
 
@@ -113,22 +113,22 @@ class Minted:
         self._serial += 1
         return self._serial
 
-    def key(self, bucket: int) -> int:
-        # 51 bits of microseconds (until the year 2091); monotonic within this engine. Two engines that mint for one bucket in
+    def key(self, partition: int) -> int:
+        # 51 bits of microseconds (until the year 2091); monotonic within this engine. Two engines that mint for one partition in
         # the same microsecond mint the same key: the store says so of the second commit, which is decided again.
         time = self._now() - KEY_EPOCH
         if time <= self._last:
             time = self._last + 1
         self._last = time
-        return time << KEY_BITS | bucket
+        return time << KEY_BITS | partition
 
     def ulid(self) -> str:
         bits = self._random.getrandbits
         return self._ulid(bits(40), bits(40))
 
-    def run_id(self, bucket: int) -> str:
+    def run_id(self, partition: int) -> str:
         bits = self._random.getrandbits
-        return self._ulid(bits(40), bits(40) & -BUCKETS | bucket)
+        return self._ulid(bits(40), bits(40) & -PARTITIONS | partition)
 
     def _ulid(self, a: int, b: int) -> str:
         # 80 bits in two halves: Python is slow with wide integers.

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 from backstay.kernel.event import Context, Event
 from backstay.kernel.task import Resume, Task
-from backstay.kernel.values import BUCKETS, Ids, InstanceKind, Micros, Routing, instance_kind
+from backstay.kernel.values import PARTITIONS, Ids, InstanceKind, Micros, Routing, instance_kind
 
 P = TypeVar("P")
 
@@ -149,13 +149,13 @@ class Instance:
         self.needs_reconcile = False  # the rows on disk differ from it, in the number of tasks or in where history ends
 
     @property
-    def bucket(self) -> int:
-        """Which bucket its keys, and those of its runs and sends, end with."""
-        return self.key % BUCKETS
+    def partition(self) -> int:
+        """Which partition its keys, and those of its runs and sends, end with."""
+        return self.key % PARTITIONS
 
     def next_run(self, ids: Ids, run_id: str | None = None) -> Run:
         number = 1 if self.run is None else self.run.number + 1
-        return Run(ids.key(self.bucket), run_id or ids.run_id(self.bucket), number)
+        return Run(ids.key(self.partition), run_id or ids.run_id(self.partition), number)
 
     def keep_task(self, task: Task) -> None:
         """Keep a task row, new or changed."""

@@ -330,7 +330,7 @@ class Turn:
 
     def send(self, namespace: str, workflow_id: str, message: OutboxMessage) -> None:
         """Put a message to another instance into the outbox. The engine delivers it after the commit."""
-        send = Send(self.ids.key(self.instance.bucket), self.instance.key, namespace, workflow_id, message)
+        send = Send(self.ids.key(self.instance.partition), self.instance.key, namespace, workflow_id, message)
         self.sends = appended(self.sends, send)
 
     def notify(self, topic: str, value: Any) -> None:

@@ -57,38 +57,38 @@ def base_namespace(namespace: str) -> str:
     return namespace.partition("/")[0]
 
 
-KEY_BITS = 12  # of a key that are the bucket of its instance
-BUCKETS = 1 << KEY_BITS
+KEY_BITS = 12  # of a key that are the partition of its instance
+PARTITIONS = 1 << KEY_BITS
 KEY_EPOCH: Micros = 1_577_836_800 * SECOND  # 2020; the other bits of a key are microseconds since then
 
 
-def bucket_of(namespace: str, workflow_id: str) -> int:
-    """The bucket of an instance: a hash of its name. A stream is in the bucket of the run that it belongs to.
+def partition_of(namespace: str, workflow_id: str) -> int:
+    """The partition of an instance: a hash of its name. A stream is in the partition of the run that it belongs to.
 
-    The keys of an instance, of its runs and of its sends end with their bucket, and so does a run id. So every row says by
-    arithmetic to which part of the instances it belongs. For rows of releases before buckets that is only a hint.
+    The keys of an instance, of its runs and of its sends end with their partition, and so does a run id. So every row says by
+    arithmetic to which part of the instances it belongs. For rows of releases before partitions that is only a hint.
     """
     if namespace.endswith(STREAMS):
-        return bucket_in(workflow_id.partition(":")[0])
-    return crc32(f"{namespace}\0{workflow_id}".encode(errors="replace")) % BUCKETS
+        return partition_in(workflow_id.partition(":")[0])
+    return crc32(f"{namespace}\0{workflow_id}".encode(errors="replace")) % PARTITIONS
 
 
-def bucket_in(run_id: str) -> int:
-    """The bucket that the last characters of a run id, or of an id derived from one, stand for."""
+def partition_in(run_id: str) -> int:
+    """The partition that the last characters of a run id, or of an id derived from one, stand for."""
     last = run_of(run_id)[-3:]
-    return sum(CROCKFORD.find(digit) << shift for digit, shift in zip(last, (10, 5, 0), strict=False)) % BUCKETS
+    return sum(CROCKFORD.find(digit) << shift for digit, shift in zip(last, (10, 5, 0), strict=False)) % PARTITIONS
 
 
 class Ids(Protocol):
     """A source of new ids. Run ids and serials are unique; a key may be minted twice, which its commit finds out."""
 
     def ulid(self) -> str: ...
-    def run_id(self, bucket: int) -> str:
-        """A ULID that ends with the bucket."""
+    def run_id(self, partition: int) -> str:
+        """A ULID that ends with the partition."""
         ...
 
-    def key(self, bucket: int) -> int:
-        """Grows with time, and ends with the bucket."""
+    def key(self, partition: int) -> int:
+        """Grows with time, and ends with the partition."""
         ...
 
     def serial(self) -> int:

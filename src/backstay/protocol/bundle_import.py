@@ -12,7 +12,7 @@ from backstay.kernel.errors import BackstayError
 from backstay.kernel.machine import Machine
 from backstay.kernel.rows import instance_row, run_row
 from backstay.kernel.state import Instance, Run
-from backstay.kernel.values import Ids, bucket_of
+from backstay.kernel.values import Ids, partition_of
 from backstay.protocol.bundle_check import ExportBundle
 from backstay.protocol.bundle_reading import UnreadableEvent, micros, read_events
 
@@ -25,10 +25,10 @@ def imported(bundle: ExportBundle, machine: Machine, ids: Ids) -> Decision:
     """The whole export in one decision, under new keys."""
     workflow: dict[str, Any] = bundle.get("workflow")
     name = workflow["namespace"], workflow["instance_id"]
-    instance = Instance(ids.key(bucket_of(*name)), *name)
+    instance = Instance(ids.key(partition_of(*name)), *name)
     instance.workflow_type = workflow["workflow_type"]
     instance.exists = True
-    run = instance.run = Run(ids.key(instance.bucket), workflow["run_id"], workflow["run_number"])
+    run = instance.run = Run(ids.key(instance.partition), workflow["run_id"], workflow["run_number"])
     try:
         events = list(read_events(bundle.entries("history_events"), machine.kinds, run.key))
         machine.fold(instance, run, events)

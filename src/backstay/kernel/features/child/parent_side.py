@@ -41,7 +41,7 @@ from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import bucket_of, child_call_id, failure_id, reroute
+from backstay.kernel.values import child_call_id, failure_id, partition_of, reroute
 
 
 def check(turn: Turn, command: StartChildWorkflow) -> None:
@@ -73,7 +73,7 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
             workflow_link_id=call,
             child_call_id=call,
             child_workflow_instance_id=child,
-            child_workflow_run_id=turn.ids.run_id(bucket_of(turn.instance.namespace, child)),
+            child_workflow_run_id=turn.ids.run_id(partition_of(turn.instance.namespace, child)),
             child_workflow_type=command.workflow_type,
             child_workflow_class=None if definition is None else definition.workflow_class,
             parallel_group_path=command.parallel_group_path,

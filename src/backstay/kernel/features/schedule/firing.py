@@ -39,7 +39,7 @@ from backstay.kernel.features.start import Parent
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import SECOND, Micros, base_namespace, bucket_of
+from backstay.kernel.values import SECOND, Micros, base_namespace, partition_of
 
 ROLL_OVER = 500  # events, after which a schedule goes on in a new history
 BACKFILL = 1000  # occurrences of one backfill
@@ -258,7 +258,7 @@ def _start(
         trigger_number=number,
         occurrence_time=occasion.occurrence,
         workflow_instance_id=workflow_id,
-        workflow_run_id=turn.ids.run_id(bucket_of(base_namespace(turn.instance.namespace), workflow_id)),
+        workflow_run_id=turn.ids.run_id(partition_of(base_namespace(turn.instance.namespace), workflow_id)),
         cause=occasion.cause,
         effective_overlap_policy=policy,
         drained=drained,
