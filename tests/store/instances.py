@@ -51,7 +51,7 @@ class Numbers:
         self._runs = count(1)
         self.pid = os.getpid()
 
-    def key(self, bucket: int = 0) -> int:
+    def key(self, partition: int = 0) -> int:
         return next(self._keys) << 22 | self.pid
 
     serial = key
@@ -59,7 +59,7 @@ class Numbers:
     def ulid(self) -> str:
         return f"RUN{self.pid:08}{next(self._runs):015}"
 
-    def run_id(self, bucket: int) -> str:
+    def run_id(self, partition: int) -> str:
         return self.ulid()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Numbers:
