@@ -83,6 +83,15 @@ def test_queues_types_and_wakes_lead_on(page: Page, world: World) -> None:
     assert asked(page) == {"workflow_type": ['hostile <img src=x onerror="alert(1)">'], "bucket": ["all"]}
 
 
+def test_types_say_where_their_time_goes(page: Page) -> None:
+    page.goto(HERE)
+    row = panel(page, "Where the time goes").get_by_role("row", name=re.compile(r"^shop.order \d+( (> )?\d+ %){6}$"))
+    expect(row).to_have_count(1)
+    widths = row.locator(".spent span").evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")
+    whole = row.locator(".spent").evaluate("one => one.getBoundingClientRect().width")
+    assert abs(sum(widths) - whole) < 2, "the parts of the bar are all of it"
+
+
 def test_retries_are_tried_now_after_a_look_at_what_that_writes(lone: ServerProcess, new_page: NewPage) -> None:
     with WorkerProcess(lone.log.parent, CODE, lone.url, "default").ready():
         start = {"workflow_type": "delivery", "workflow_id": "late-1", "task_queue": "default", "input": ["parcel 1"]}

@@ -9,6 +9,8 @@ import { badge, button, copy, empty, glyph, held, link, panel, reach, time, tone
 import { count, now, plural, span } from "../words.js";
 
 const WINDOWS = /** @type {[string, string, number][]} */ ([["1h", "1 h", 4], ["24h", "24 h", 4], ["7d", "7 d", 7]]);
+const SPENT = /** @type {(keyof Api.TimeSpent)[]} */ (["code", "activities", "backoff", "queue", "timers", "waiting"]);
+const RARELY = 60_000; // histories are read for it
 const IDLE = 15_000; // what depends on the clock or on workers changes without a commit
 
 /** What an entry counts, and the page that lists it. @param {Api.AttentionAnswer} item @returns {[string, string]} */
@@ -34,12 +36,17 @@ export function open(app) {
   const period = () => WINDOWS.find(([name]) => name === app.route.query.get("window"))?.[0] ?? "24h";
   const pause = () => Math.max(1000, 10 * took);
 
+  /** @type {string[]} */
+  let names = [];
+  const spent = new Resource(() => app.api.get("/api/time-spent", { workflow_type: names }), app.update);
   const overview = new Resource(async () => {
     const began = performance.now();
     try {
       const answer = /** @type {Api.Get<"/api/overview"> & {first?: boolean}} */ (await app.api.get("/api/overview", { window: period() }));
       if (!answer.certificate && answer.engine === "here") answer.certificate = await app.api.get("/api/system/liveness");
       answer.first = !answer.stock.open && !answer.types.count && !(await app.api.get("/api/flows/all", { page_size: 1, definition: 0 })).flow_count;
+      names = answer.types.busiest.slice(0, 20).map((one) => one.workflow_type);
+      if (names.length && (!spent.loadedAt || performance.now() - spent.loadedAt > RARELY)) void spent.load();
       return answer;
     } finally {
       ended = performance.now();
@@ -75,7 +82,7 @@ export function open(app) {
       clearTimeout(timer);
     },
     view: () => h("div", { class: "overview" }, held(overview, (data) => data.first ? first(data) : [
-      certificate(data), needs(data), flow(data), h("div", { class: "pair", key: "pair" }, queues(data), types(data), tide(data))])),
+      certificate(data), needs(data), flow(data), h("div", { class: "pair", key: "pair" }, queues(data), types(data), tide(data)), data.types.count ? spending() : null])),
   };
 
   /** The first line: no run is stranded, and how long ago that was proven. @param {Api.OverviewAnswer} data */
@@ -185,6 +192,18 @@ export function open(app) {
       ["p50", (type) => about(type.p50_ms)],
       ["p95", (type) => about(type.p95_ms)],
     ], busiest));
+  }
+
+  /** Where the time of the busiest types goes: a bar, and the same in numbers. */
+  function spending() {
+    /** @param {Api.TypeTimeSpent} one @param {keyof Api.TimeSpent} kind */
+    const share = ({ milliseconds: all }, kind) => all[kind] / (SPENT.reduce((sum, name) => sum + all[name], 0) || 1);
+    return panel("Where the time goes", h("span", { class: "second" }, "of the last closed runs"), ...held(spent, ({ types: found }) => table("where the time goes", [
+      ["type", ({ workflow_type: type }) => link(runsOf(type, "all"), { class: "clip", title: type }, type)],
+      ["runs", ({ runs, sampled }) => `${sampled ? "last " : ""}${count(runs)}`],
+      ["share", (one) => h("div", { class: "spent", "aria-hidden": "true" }, ...SPENT.map((kind) => h("span", { class: `spent-${kind}`, title: kind, style: { width: `${100 * share(one, kind)}%` } })))],
+      ...SPENT.map((kind) => /** @type {any} */ ([[h("span", { class: `swatch spent-${kind}` }), kind], (/** @type {Api.TypeTimeSpent} */ one) => percent(share(one, kind))])),
+    ], found.filter(({ runs }) => runs))));
   }
 
   /** What will wake: it is expected, so its bars are hollow. @param {Api.Get<"/api/overview">} data */
