@@ -97,6 +97,18 @@ async def test_a_list_is_told_how_many_runs_moved_and_up_to_where() -> None:
         assert frames <= 2
 
 
+async def test_a_quiet_list_is_told_of_a_change_together_with_what_follows_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeding, "TOGETHER", 2.0)  # whatever else the machine does
+    async with serving() as api, listening(api, "runs") as reader:
+        await opened(reader)
+        await api.start("o-1")
+        await api.control("POST", "/workflows/o-1/terminate", {})
+        frame = await reader.moved("runs")
+        assert (frame["changed"], frame["started"], frame["closed"]) == (1, 1, 1)
+
+
 async def test_a_run_is_told_up_to_which_event_and_its_status() -> None:
     async with serving() as api:
         started = await api.start("o-1")

@@ -1,7 +1,7 @@
 """The live feed: what moved, after commits, told to everybody who listens.
 
 A stream listens to topics. When a batch is on disk, the engine hands it over (`Engine.observe_commits`), and the topics that it
-belongs to become *dirty*. A dirty topic is published when its time has come: at once if it was quiet, otherwise so that its
+belongs to become *dirty*. A dirty topic is published when its time has come: almost at once if it was quiet, otherwise so that its
 frames keep their distance. A frame says what moved and up to which sequence, and carries no data. It is encoded once and
 shared by all streams of the topic.
 
@@ -31,6 +31,7 @@ from backstay.store import RunFilter, StoreError
 
 LISTS_EVERY = 0.5  # seconds between two frames of a topic about many runs
 RUN_EVERY = 0.1
+TOGETHER = 0.1  # what follows the first change of a quiet list so soon, such as the end of a run, is told with it
 OVERVIEW_EVERY = 1.0
 HEARTBEAT = 15.0
 STUCK = 60.0  # a reader that has taken nothing for so long is cut off
@@ -219,7 +220,10 @@ class LiveFeed:
             self._arm(topic.due)
 
     def _mark(self, topic: FeedTopic[LiveStream]) -> None:
-        self._dirty[topic] = None
+        if topic not in self._dirty:
+            self._dirty[topic] = None
+            if topic.every > RUN_EVERY:
+                topic.due = max(topic.due, asyncio.get_running_loop().time() + TOGETHER)
 
     def _arm(self, at: float) -> None:
         loop = asyncio.get_running_loop()
