@@ -284,6 +284,12 @@ def test_an_operation_that_is_under_way_can_be_stopped(lone: ServerProcess, new_
     expect(page.get_by_role("button", name="Stop")).to_be_hidden()
     page.get_by_role("button", name="close the operation").click()
     expect(page.get_by_role("region", name="Pause: 1 run")).to_be_hidden()
+    page.get_by_role("button", name="Operations").click()
+    past = page.get_by_role("dialog", name="Operations")
+    expect(past.get_by_role("row", name="Pause 1 of 1 completed")).to_be_visible()
+    past.get_by_role("button", name="Pause").click()
+    expect(past).to_be_hidden()
+    expect(page.get_by_role("region", name="Pause: 1 run")).to_contain_text("1 of 1")
 
 
 def test_by_keyboard_alone(lone: ServerProcess, new_page: NewPage) -> None:

@@ -6,7 +6,7 @@ import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
 import { button, empty, field, glyph, held, runAddress, tone, trouble, words } from "../parts.js";
 import { count, now, plural } from "../words.js";
-import { ACTIONS, ask, progress } from "./runs/bulk.js";
+import { ACTIONS, ask, past, progress } from "./runs/bulk.js";
 import { cells, chooseColumns, chosen, fieldsFor, head, least } from "./runs/columns.js";
 import { OTHERS, asView, chips, fieldsOf, grouped, ofQuery, ofView, over, parse } from "./runs/filters.js";
 import { searchBox } from "./runs/search.js";
@@ -222,7 +222,7 @@ export function open(app) {
       h("header", { class: "tools" }, h("h1", null, "Runs"),
         h("select", { "aria-label": "view", on: { change: (event) => choose(event.target.value) } }, h("option", { value: "", prop: { selected: !view() } }, "All runs"), ...options.map((/** @type {any} */ one) => h("option", { value: one.id, prop: { selected: one === view() } }, one.name))),
         ...["Save", ...(own ? ["Rename", "Delete"] : [])].map((/** @type {any} */ what) => button(`${what} view`, () => keep(what), { class: "plain", disabled: !app.canWrite, title: app.readOnly })),
-        h("span", { class: "grow" }), button("Columns", () => chooseColumns(app), { class: "plain" })),
+        h("span", { class: "grow" }), button("Operations", () => past(app), { class: "plain" }), button("Columns", () => chooseColumns(app), { class: "plain" })),
       h("div", { class: "tools" }, box.view(),
         menu("time range", "Started …", [.../** @type {[string, string][]} */ (Object.entries(SINCE).map(([text, minutes]) => [String(minutes), `last ${text}`])), ...(definition.data?.ranges ?? []).map((/** @type {string} */ one) => [one, `${words(one)} …`])], since),
         menu("add a filter", "Add filter …", [...fieldsOf(definition.data).map((field) => /** @type {[string, string]} */ ([`${field.field}:`, field.label])), ["label.", "Label"], ["attribute.", "Search attribute"]], box.begin)),

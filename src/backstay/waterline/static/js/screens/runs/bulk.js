@@ -1,10 +1,10 @@
 // One command to many runs: what it would do, how far it is, and what it did.
 /** @import { App } from "../../main.js" */
 
-import { Problem } from "../../api.js";
-import { confirm } from "../../dialog.js";
+import { Problem, Resource } from "../../api.js";
+import { closing, confirm, show } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { button, field, held, link, panel, runAddress, words } from "../../parts.js";
+import { button, field, held, link, panel, runAddress, time, words } from "../../parts.js";
 import { count, plural } from "../../words.js";
 
 /** Commands and their buttons. The first two end runs. @type {Record<string, string>} */
@@ -65,4 +65,20 @@ export function progress(app, resource, page) {
         h("td", null, link(runAddress(run.workflow_id, run.run_id), { class: "mono clip", title: run.workflow_id }, h("bdi", null, run.workflow_id))), outcome(run), h("td", { class: "mono second" }, run.command_id ?? "–")))),
       data.next_page_token ? button("The next 100", () => page(data.next_page_token ?? "")) : null,
     ]));
+}
+
+/** The operations of the namespace, the newest first: which command, to how many runs, and what became of it. @param {App} app */
+export function past(app) {
+  let draw = () => {};
+  const found = new Resource(() => app.api.get("/api/bulk", { page_size: 100 }), () => draw());
+  void found.load();
+  show("Operations", ({ close, update }) => {
+    draw = update;
+    const row = (/** @type {Api.BulkAnswer} */ one) => h("tr", { key: one.bulk_id },
+      h("td", null, button(ACTIONS[one.action] ?? one.action, () => { close(); app.query({ bulk: one.bulk_id }); }, { class: "plain" })),
+      h("td", { class: "number" }, `${count(one.done)} of ${count(one.total)}`),
+      h("td", { class: one.rejected || one.failed ? "tone-amber" : null }, one.rejected || one.failed ? `${words(one.status)}, ${count(one.rejected + one.failed)} not done` : words(one.status)),
+      h("td", null, time(one.created_at)));
+    return [...held(found, ({ bulk_operations: all }) => (all.length ? table("operations", ["command", "runs", "state", "begun"], all.map(row)) : h("p", { class: "empty" }, "No command was sent to many runs yet. Select runs with x to send one."))), closing(close)];
+  });
 }
