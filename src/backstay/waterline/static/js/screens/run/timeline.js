@@ -181,7 +181,10 @@ export function tab(ctx) {
   function draw(total) {
     if (!rows?.width) return;
     rows.paint(total);
-    if (revealed !== picked) rows.reveal(revealed = picked);
+    if (revealed !== picked) {
+      rows.reveal((revealed = picked));
+      rows.paint(); // at once, or a frame shows none of them
+    }
     if (document.getElementById(`row-${picked}`)) rows.scroller.setAttribute("aria-activedescendant", `row-${picked}`);
     else rows.scroller.removeAttribute("aria-activedescendant");
   }
