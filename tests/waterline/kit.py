@@ -240,6 +240,11 @@ def too_wide(page: Page) -> int:
     return page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
+def modules(page: Page) -> str:
+    """The address of the modules that a page has loaded, to import one of them."""
+    return page.evaluate("() => document.querySelector('script[type=module]').src.replace('main.js', '')")
+
+
 def settled(page: Page, path: str) -> None:
     """Go to an address and return when the page shows something and asks for nothing more; its live stream does not count."""
     asked: set[Request] = set()

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from backstay.waterline import load_assets
-
 from . import world_code as code
 from .conftest import NewPage
-from .kit import ADMIN, VIEWER, Complaints, ServerProcess, WorkerProcess, axe, settled, too_wide, until
+from .kit import ADMIN, VIEWER, Complaints, ServerProcess, WorkerProcess, axe, modules, settled, too_wide, until
 from .world import CODE
 
 SCREENS = (
@@ -339,9 +337,8 @@ def test_nothing_keeps_anybody_out(new_page: NewPage, scheme: str, width: int) -
 )
 def test_a_cron_expression_is_said_in_words_if_they_are_sure(page: Page, expression: str, said: str | None) -> None:
     page.goto("/waterline/schedules")
-    module = f"/waterline/a/{load_assets().version}/js/screens/house/cron.js"
-    asked = "([module, text]) => import(module).then(({ cronWords }) => cronWords(text))"
-    assert page.evaluate(asked, [module, expression]) == said
+    asked = "([base, text]) => import(base + 'screens/house/cron.js').then(({ cronWords }) => cronWords(text))"
+    assert page.evaluate(asked, [modules(page), expression]) == said
 
 
 def test_the_list_says_when_in_words(page: Page) -> None:

@@ -8,13 +8,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Page, expect
 
-from backstay.waterline import load_assets
-
 from .conftest import NewPage
-from .kit import ServerProcess
+from .kit import ServerProcess, modules
 
 QUEUE = "o'brien & $(touch x) `id`;"
-DOM = f"/waterline/a/{load_assets().version}/js/dom.js"
 
 
 @pytest.mark.parametrize(
@@ -34,13 +31,13 @@ DOM = f"/waterline/a/{load_assets().version}/js/dom.js"
 def test_a_link_stays_on_its_server(page: Page, to: str, kept: bool) -> None:
     page.goto("/waterline/")
     made = page.evaluate(
-        """async ([module, to]) => {
-            const { h, patch } = await import(module);
+        """async ([base, to]) => {
+            const { h, patch } = await import(base + "dom.js");
             const root = document.createElement("div");
             patch(root, [h("a", { href: to }, "there")]);
             return root.firstChild.getAttribute("href");
         }""",
-        [DOM, to],
+        [modules(page), to],
     )
     assert made == (to if kept else None)
 
