@@ -40,6 +40,7 @@ COMMANDS = {
     "repair-pass": "backstay.cli.repair_pass",
     "schedule": "backstay.cli.schedule",
     "server": "backstay.cli.server",
+    "store": "backstay.cli.store",
     "system": "backstay.cli.projections",
     "rebuild-projections": "backstay.cli.projections:rebuild",
     "workflow:v2:history-export": "backstay.cli.export",

@@ -7,17 +7,46 @@ from collections.abc import Awaitable
 from backstay.kernel.event import Event
 from backstay.store import Ready, Store
 from backstay.store.address import checked, is_server
+from backstay.store.copying.mark import KIND, refuse_unfinished
 from backstay.store.sqlite import SqliteStore
 from backstay.store.sqlite.writer import Offload
 
 
 def open_store(
-    database: str, kinds: dict[str, type[Event]], offload: Offload | None = None, *, create: bool = True
+    database: str,
+    kinds: dict[str, type[Event]],
+    offload: Offload | None = None,
+    *,
+    create: bool = True,
+    unfinished: bool = False,
 ) -> Awaitable[Store]:
-    """Open the database of a path, `sqlite:PATH` or `postgresql://...`. `offload` runs slow commits of a file on a thread."""
-    if is_server(checked(database)):
-        # The driver is only needed for a server.
-        from backstay.store.postgresql import PostgresqlStore
+    """Open the database of a path, `sqlite:PATH` or `postgresql://...`. `offload` runs slow commits of a file on a thread.
 
-        return PostgresqlStore.open(database, kinds, create=create)
-    return Ready(SqliteStore(database.removeprefix("sqlite:"), kinds, offload))
+    `unfinished`: it may hold a copy that is not finished.
+    """
+    if is_server(checked(database)):
+        return _open_server(database, kinds, create, unfinished)
+    store = SqliteStore(database.removeprefix("sqlite:"), kinds, offload)
+    if not unfinished:
+        entries = store.kept(KIND)
+        assert isinstance(entries, Ready), "a file is read at once"
+        try:
+            refuse_unfinished(store.path, entries.value)
+        except BaseException:
+            store.close()
+            raise
+    return Ready(store)
+
+
+async def _open_server(database: str, kinds: dict[str, type[Event]], create: bool, unfinished: bool) -> Store:
+    # The driver is only needed for a server.
+    from backstay.store.postgresql import PostgresqlStore
+
+    store = await PostgresqlStore.open(database, kinds, create=create)
+    if not unfinished:
+        try:
+            refuse_unfinished(store.path, await store.kept(KIND))
+        except BaseException:
+            await store.close()
+            raise
+    return store

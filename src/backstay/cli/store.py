@@ -1,0 +1,162 @@
+"""`dw store copy`: move a database, open runs included, to another one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from backstay.cli.problems import MOMENT, CliError, Unsuccessful, as_problems
+
+if TYPE_CHECKING:
+    from backstay.store.copying.copier import CopyReport
+
+SHOWN = 20  # of what differs or is damaged
+EVERY = 5.0  # seconds between two lines of progress where it is no terminal
+
+
+@click.group(name="store")
+def command() -> None:
+    """Look after databases."""
+
+
+@command.command(name="copy")
+@click.argument("source")
+@click.argument("target")
+@click.option("--verify-only", is_flag=True, help="Copy nothing; compare both.")
+@click.option("--restart", is_flag=True, help="Discard an unfinished copy in TARGET, and begin anew.")
+@click.option("--with-damaged", is_flag=True, help="Copy runs whose history is damaged, as they are.")
+def copy(source: str, target: str, verify_only: bool, restart: bool, with_damaged: bool) -> None:
+    """Copy the database SOURCE into TARGET: everything, open runs included.
+
+    Each is a path, sqlite:PATH or postgresql://…. SOURCE must not be in use, and nobody can write to it during the copy; it
+    stays as it is. TARGET must be new. A copy that was interrupted goes on when the same command is run again; until it is
+    finished, nothing else opens TARGET. At the end every history is read and folded again on both sides and every row is
+    compared; a difference is told with its workflow, and the exit code is 1.
+
+    When it is done, start everything on TARGET and nothing on SOURCE: both would do the same work.
+
+    \b
+    Examples:
+      dw store copy sqlite:app.db postgresql://backstay@db.internal/shop
+      dw store copy app.db 'postgresql://backstay@db.internal/shop?schema=orders'
+      dw store copy postgresql://backstay@db.internal/shop copy.db
+      dw store copy --verify-only app.db postgresql://backstay@db.internal/shop
+    """
+    from backstay.store.copying.copier import DamagedSource
+
+    _existing(source)
+    if verify_only:
+        _existing(target)
+    began = time.monotonic()
+    progress = CopyProgress()
+    try:
+        with as_problems():
+            report = asyncio.run(_copied(source, target, progress, verify_only, restart, with_damaged))
+    except DamagedSource as damage:
+        _list(damage.found)
+        raise Unsuccessful(
+            f"{damage}; restore it from a backup, or copy them as they are with --with-damaged"
+        ) from None
+    finally:
+        progress.end()
+    _tell(report, target, time.monotonic() - began, verify_only)
+
+
+async def _copied(
+    source: str, target: str, progress: CopyProgress, verify_only: bool, restart: bool, with_damaged: bool
+) -> CopyReport:
+    from backstay.kernel.machine import Machine
+    from backstay.store.copying.copier import Copier, open_end
+
+    machine = Machine()
+    there = await open_end(source, machine, create=False, unfinished=False)
+    try:
+        here = await open_end(target, machine, create=not verify_only, unfinished=True)
+        try:
+            copier = Copier(there, here, machine, progress)
+            if verify_only:
+                return await copier.compare()
+            return await copier.copy(restart=restart, with_damaged=with_damaged)
+        finally:
+            await here.close()
+    finally:
+        await there.close()
+
+
+def _existing(database: str) -> None:
+    """Refuse a file that does not exist: opening it would make one. Databases on a server are not checked here."""
+    from backstay.store.address import checked, is_server
+
+    with as_problems():
+        checked(database)
+    if not is_server(database) and not Path(database.removeprefix("sqlite:")).exists():
+        raise CliError(f"there is no database {database}; name a file that exists, or postgresql://…")
+
+
+def _tell(report: CopyReport, target: str, seconds: float, verify_only: bool) -> None:
+    from backstay.store.address import shown
+
+    if report.discarded:
+        click.echo("the unfinished copy was discarded, and all was copied anew")
+    elif report.resumed:
+        click.echo(f"went on with an unfinished copy, which had {report.resumed:,} instances")
+    if report.damaged:
+        click.echo(f"{len(report.damaged):,} damaged histories are the same on both sides:", err=True)
+        _list(report.damaged)
+    if report.differences:
+        _list(report.differences)
+        raise Unsuccessful(
+            f"{len(report.differences):,} differences; {shown(target)} is not the same database"
+            + ("" if verify_only else " and stays closed: begin anew with --restart")
+        )
+    if verify_only:
+        click.echo(f"{report.compared:,} instances, every history and row is the same on both sides ({seconds:.1f} s)")
+        return
+    click.echo(f"{report.compared:,} instances copied and compared in {seconds:.1f} s")
+    click.echo(f"start everything on {shown(target)} now, and nothing on the source: both would do the same work")
+
+
+def _list(lines: list[str]) -> None:
+    from backstay.cli.console import printable
+
+    for line in lines[:SHOWN]:
+        click.echo(f"  {printable(line)}", err=True)
+    if len(lines) > SHOWN:
+        click.echo(f"  and {len(lines) - SHOWN:,} more", err=True)
+
+
+class CopyProgress:
+    """Tells on stderr how far a copy is, once it takes more than a second."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._what = ""
+        self._began = self._told = time.monotonic()
+        self._from = 0
+        self._open = False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._began, self._from = what, now, 0 if done == total else done
+            self._told = now
+            return
+        if now - self._began < MOMENT or (done < total and now - self._told < (0.2 if self._terminal else EVERY)):
+            return
+        self._told = now
+        pace = (done - self._from) / (now - self._began)
+        left = f", {(total - done) / pace:,.0f} s left" if pace and done < total else ""
+        line = f"{what} {done:,} of {total:,} instances ({done * 100 // max(total, 1)} %), {pace:,.0f}/s{left}"
+        click.echo(f"\r{line}\x1b[K" if self._terminal else line, nl=not self._terminal, err=True)
+        self._open = self._terminal
+
+    def end(self) -> None:
+        """Leave the line of the terminal."""
+        if self._open:
+            click.echo(err=True)
+            self._open = False

@@ -1,0 +1,298 @@
+"""The copy itself: what it refuses, pages, and the comparison at the end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import msgspec
+
+from backstay.kernel.machine import Machine
+from backstay.store import StoreError
+from backstay.store.copying.checking import StoredInstance, read_instances
+from backstay.store.copying.mark import KIND, CopyMark, mark_of
+from backstay.store.copying.sqlite_end import SqliteEnd
+from backstay.store.copying.tables import (
+    COPIED,
+    LAST_KEY,
+    OF_INSTANCES,
+    OF_RUNS,
+    REGISTRY,
+    SEND,
+    TALLY,
+    WHOLE,
+    CopiedTable,
+    CopyEnd,
+    Insert,
+    KeyRange,
+    Row,
+    all_rows,
+    rows_of,
+)
+from backstay.store.opening import open_store
+from backstay.store.sqlite import SqliteStore
+
+PAGE = 500  # instances of a transaction
+ROWS, BYTES = 5000, 4 << 20  # of one statement, and so in memory
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, and how many instances of how many are."""
+
+_PUT_MARK = (
+    "insert into registry (kind, namespace, name, body) values (?, '', '', ?)"
+    " on conflict (kind, namespace, name) do update set body = excluded.body"
+)
+
+
+class CopyReport(NamedTuple):
+    """What was done. `differences` and `damaged` say of which workflow and what, one a line."""
+
+    compared: int  # instances
+    resumed: int  # how many of the instances an earlier copy had brought over
+    discarded: bool  # an earlier copy was, because the source had changed since or the caller said so
+    differences: list[str]
+    damaged: list[str]
+
+
+class DamagedSource(Exception):
+    """Histories of the source do not match their checksums, and nobody said that they are to be copied."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(f"{len(found)} workflows of the source are damaged")
+        self.found = found
+
+
+class Copier:
+    """`source` and `target` are open."""
+
+    def __init__(self, source: CopyEnd, target: CopyEnd, machine: Machine, progress: Progress) -> None:
+        self._source = source
+        self._target = target
+        self._machine = machine
+        self._progress = progress
+        self._total = 0
+        self._discarded = False
+
+    async def copy(self, *, restart: bool = False, with_damaged: bool = False) -> CopyReport:
+        """Copy everything, compare it, and take the mark off if nothing differs."""
+        await self._hold()
+        mark = await self._begin(await self._fingerprint(), restart)
+        resumed = mark.copied
+        if not mark.complete:
+            mark = await self._pages(mark, with_damaged)
+        differences, damaged = await self._compared()
+        if not differences:
+            await self._source.thaw()
+            await self._write_mark(None)
+        return CopyReport(self._total, resumed, self._discarded, differences, damaged)
+
+    async def compare(self) -> CopyReport:
+        """Only compare."""
+        await self._hold()
+        differences, damaged = await self._compared()
+        return CopyReport(self._total, 0, False, differences, damaged)
+
+    async def _hold(self) -> None:
+        if self._source.shown == self._target.shown:
+            raise StoreError(f"{self._source.shown} cannot be copied into itself; name another database")
+        await self._source.hold()
+        await self._target.hold()
+        await self._source.freeze()
+        self._total = int((await _first(self._source.rows("select count(*) from workflow")))[0])
+
+    # -- copying
+
+    async def _fingerprint(self) -> str:
+        """What tells whether the source has changed since: every decision changes the row of its instance."""
+        seen = blake2b(digest_size=16)
+        for statement in ("select key, last from workflow order by key", "select key from run order by key"):
+            async for row in self._source.rows(statement):
+                seen.update(repr(row).encode())
+            seen.update(b";")
+        return seen.hexdigest()
+
+    async def _begin(self, fingerprint: str, restart: bool) -> CopyMark:
+        """The mark of this copy: a new one, or that of an earlier one that can go on."""
+        target, here = self._target, self._source.shown
+        mark = mark_of(await target.store.kept(KIND))
+        if mark is None:
+            await self._refuse_full()
+        elif mark.fingerprint == fingerprint and not restart:
+            return mark
+        elif mark.source != here and not restart:
+            raise StoreError(
+                f"{target.shown} has an unfinished copy of {mark.source}, not of {here}; copy that one to its end, or"
+                " discard it with --restart"
+            )
+        else:
+            await target.clear()
+            self._discarded = True
+        mark = CopyMark(source=here, fingerprint=fingerprint)
+        await self._write_mark(mark)
+        return mark
+
+    async def _refuse_full(self) -> None:
+        await self._target.freeze()
+        try:
+            for table in COPIED:
+                if await _first(self._target.rows(f"select 1 from {table.name} limit 1"), None) is not None:
+                    raise StoreError(
+                        f"{self._target.shown} is not empty (it has rows in the table {table.name}); copy into a new"
+                        " database or another schema (?schema=name)"
+                    )
+        finally:
+            await self._target.thaw()
+
+    async def _pages(self, mark: CopyMark, with_damaged: bool) -> CopyMark:
+        refused: list[str] = []
+        done = mark.copied
+        async for part, keys in self._parts(mark.after):
+            found = await read_instances(self._source, self._machine, part)
+            refused += [] if with_damaged else _damaged(found)
+            done += len(keys)
+            if refused:
+                self._progress("checked", done, self._total)
+                continue  # all that are damaged are named before it ends
+            mark = msgspec.structs.replace(mark, after=part.last, copied=done)
+            await self._page(part, mark)
+            self._progress("copied", done, self._total)
+        if refused:
+            raise DamagedSource(refused)
+        mark = msgspec.structs.replace(mark, complete=True)
+        await self._rest(mark)
+        await self._target.settle()
+        return mark
+
+    async def _page(self, part: KeyRange, mark: CopyMark) -> None:
+        async def insert_all(insert: Insert) -> None:
+            for table in (*OF_INSTANCES, *OF_RUNS):
+                await _pour(rows_of(self._source, table, part), table, insert)
+
+        await self._target.write(insert_all, _put(mark))
+
+    async def _rest(self, mark: CopyMark) -> None:
+        """What belongs to no instance: little, and so in one transaction."""
+
+        async def insert_all(insert: Insert) -> None:
+            for table in WHOLE:
+                await _pour(all_rows(self._source, table), table, insert)
+
+        await self._target.write(insert_all, _put(mark))
+
+    async def _parts(self, after: int) -> AsyncIterator[tuple[KeyRange, list[int]]]:
+        """All instances after a key, in pages. The last page has no end, and rows without an instance are in some page, too."""
+        while after < LAST_KEY:
+            statement = f"select key from workflow where key > ? order by key limit {PAGE + 1}"
+            keys = [row[0] async for row in self._source.rows(statement, after)]
+            part = KeyRange(after, keys[PAGE - 1] if len(keys) > PAGE else LAST_KEY)
+            yield part, keys[:PAGE]
+            after = part.last
+
+    async def _write_mark(self, mark: CopyMark | None) -> None:
+        async def nothing(_: Insert) -> None: ...
+
+        forget = ("delete from registry where kind = ?", (KIND,))
+        await self._target.write(nothing, forget if mark is None else _put(mark))
+
+    # -- comparing
+
+    async def _compared(self) -> tuple[list[str], list[str]]:
+        """What differs between the two ends, and what is damaged on both alike."""
+        differences: list[str] = []
+        damaged: list[str] = []
+        done = 0
+        await self._target.freeze()
+        async for part, keys in self._parts(-1):
+            there = await read_instances(self._source, self._machine, part)
+            here = await read_instances(self._target, self._machine, part)
+            for key in sorted(there.keys() | here.keys()):
+                differences += _differing(there.get(key), here.get(key))
+            damaged += _damaged(there)
+            done += len(keys)
+            self._progress("compared", done, self._total)
+        for table, width in ((SEND, 4), (REGISTRY, 3), (TALLY, 6)):
+            differences += await self._differing_rows(table, width)
+        await self._target.thaw()
+        return differences, damaged
+
+    async def _differing_rows(self, table: CopiedTable, width: int) -> list[str]:
+        """Rows by their first columns, which name them."""
+        there, here = [
+            {
+                tuple(row[:width]): blake2b(repr(tuple(row)).encode(), digest_size=16).digest()
+                async for row in all_rows(end, table)
+                if not (table is REGISTRY and row[0] == KIND)
+            }
+            for end in (self._source, self._target)
+        ]
+        return [
+            f"{table.name} {'/'.join(map(str, name))}: {_how(there.get(name), here.get(name))}"
+            for name in {**there, **here}
+            if there.get(name) != here.get(name)
+        ]
+
+
+def _how(there: object, here: object) -> str:
+    if here is None:
+        return "is missing in the target"
+    return "is only in the target" if there is None else "differs"
+
+
+def _differing(there: StoredInstance | None, here: StoredInstance | None) -> list[str]:
+    one = there or here
+    assert one is not None
+    if there is None or here is None:
+        return [f"workflow {_name(one)}: {_how(there, here)}"]
+    kinds = there.differences(here)
+    said = [f"its {' and '.join(kinds)} differ"] if kinds else []
+    if here.damage != there.damage:
+        said += [f"damaged in the target, {damage}" for damage in here.damage]
+    return [f"workflow {_name(one)}: {'; '.join(said)}"] if said else []
+
+
+def _damaged(found: dict[int, StoredInstance]) -> list[str]:
+    return [f"workflow {_name(one)}: {damage}" for one in found.values() for damage in one.damage]
+
+
+def _name(one: StoredInstance) -> str:
+    return one.workflow_id if one.namespace in ("", "default") else f"{one.namespace}/{one.workflow_id}"
+
+
+def _put(mark: CopyMark) -> tuple[str, Row]:
+    return _PUT_MARK, (KIND, msgspec.json.encode(mark))
+
+
+async def _pour(found: AsyncIterator[Row], table: CopiedTable, insert: Insert) -> None:
+    rows: list[Row] = []
+    size = 0
+    async for row in found:
+        rows.append(row)
+        size += sum(len(value) for value in row if isinstance(value, bytes))
+        if len(rows) >= ROWS or size >= BYTES:
+            await insert(table, rows)
+            rows, size = [], 0
+    if rows:
+        await insert(table, rows)
+
+
+_MISSING: Any = object()
+
+
+async def _first(found: AsyncIterator[Row], default: Any = _MISSING) -> Any:
+    rows: Sequence[Row] = [row async for row in found]
+    return rows[0] if rows or default is _MISSING else default
+
+
+async def open_end(database: str, machine: Machine, *, create: bool, unfinished: bool) -> CopyEnd:
+    """Open a database for a copy. `create`: it may be new. `unfinished`: it may hold a copy that is not finished."""
+    store = await open_store(database, machine.kinds, create=create, unfinished=unfinished)
+    if isinstance(store, SqliteStore):
+        return SqliteEnd(store)
+    # The driver is only needed for a server.
+    from backstay.store.copying.postgresql_end import PostgresqlEnd
+    from backstay.store.postgresql import PostgresqlStore
+    from backstay.store.postgresql.connection import address
+
+    assert isinstance(store, PostgresqlStore)
+    return PostgresqlEnd(store, address(database))
