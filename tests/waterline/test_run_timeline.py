@@ -12,8 +12,10 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
+from backstay import Backstay, activity, side_effect, workflow
+
 from .conftest import NewPage
-from .kit import Complaints, WorkerProcess, axe
+from .kit import Complaints, ServerProcess, WorkerProcess, axe
 from .world import CODE, HOSTILE_ID, World
 
 WIDTHS = (1280, 768, 390)
@@ -173,6 +175,54 @@ def test_time_travel_shows_the_state_at_any_event(world: World, page: Page) -> N
     page.get_by_role("button", name="Now").click()
     expect(page).not_to_have_url(re.compile("at="))
     expect(side(page)).to_be_visible()
+
+
+ROUND = 953  # events: 950 side effects, and an activity that is scheduled, started and completed
+
+
+@activity
+def count_on(number: int) -> int:
+    return number + 1
+
+
+@workflow
+def marathon(rounds: int) -> int:
+    reached = 0
+    for _ in range(rounds):
+        for _ in range(950):
+            side_effect(int)
+        reached = count_on(reached)
+    return reached
+
+
+def test_time_travel_through_fifty_thousand_events(tmp_path: Path, new_page: NewPage) -> None:
+    with Backstay(tmp_path / "backstay.db", [marathon, count_on]) as app:
+        assert app.execute(marathon, "long-1", 52) == 52
+    with ServerProcess(tmp_path, "--auth", "none") as server:
+        last = server.get("/workflows/long-1/summary")["events"]
+        assert last == 2 + 52 * ROUND + 1
+        page = new_page(base_url=server.url)
+        scheduled = 2 + 26 * ROUND + 951
+        open_run(page, "long-1", f"?at={scheduled}")
+        slider = page.get_by_role("slider", name="State at event")
+        for at, event, activities in (
+            (scheduled, "ActivityScheduled", 1),
+            (scheduled + 1, "ActivityStarted", 1),
+            (scheduled + 2, "ActivityCompleted", 0),
+            (scheduled + 3, "SideEffectRecorded", 0),
+        ):
+            then = page.get_by_role("region", name=f"state at event {at}")
+            expect(then).to_contain_text(f"{at} {event}")
+            expect(then).to_contain_text(f"Open activities ({activities})")
+            slider.press("ArrowRight")
+        slider.press("End")
+        then = page.get_by_role("region", name=f"state at event {last}")
+        expect(then).to_contain_text(f"{last} WorkflowCompleted")
+        expect(then).to_contain_text("completed")
+        slider.press("Home")
+        expect(page.get_by_role("region", name="state at event 1")).to_contain_text("1 StartAccepted")
+        assert page.locator("*").count() < 1500
+        page.close()  # before its server ends
 
 
 def test_progress_is_a_meter_beside_the_bar(page: Page) -> None:
