@@ -136,8 +136,8 @@ def _asked() -> Iterator[tuple[str, Any]]:
         shape = returned(route)
         names = re.findall(r"\{(\w+)\}", route.path)
         if route.method == "GET" and shape is not None and all(name in values for name in names):
-            more = "?field=workflow_type" if route.path == "/api/suggest" else ""
-            yield route.path.removeprefix("/api").format(**values) + more, shape
+            more = {"/api/suggest": "?field=workflow_type", "/api/time-spent": "?workflow_type=shop.order"}
+            yield route.path.removeprefix("/api").format(**values) + more.get(route.path, ""), shape
 
 
 @pytest.mark.parametrize(("path", "shape"), [pytest.param(*one, id=one[0]) for one in _asked()])
