@@ -28,6 +28,7 @@ from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
 from backstay.engine.matching import Matching
 from backstay.engine.outbox import Outbox
+from backstay.engine.refusals import Refusals
 from backstay.engine.rollback import Rollback
 from backstay.engine.timer_queue import TimerQueue
 from backstay.engine.waiters import Waiters
@@ -104,6 +105,7 @@ class Engine:
         self.lookup = InstanceLookup(self)
         self.loading = Loading(self, world, store, machine, self.cache, self.timers)
         self.outbox = Outbox(self)
+        self._refusals = Refusals(self)
         self.dispatcher = Dispatcher(self, world, self.matching, self.leases, self.loading)
         self.inline = InlineCode(self, world, store, machine, self.cache, self.matching, self._uncommitted)
         self.rollback = Rollback(self, self._uncommitted, self.matching, self.dispatcher, self._lifecycle)
@@ -211,8 +213,12 @@ class Engine:
             if turn.ready:
                 self._match(entry, turn)
         except Refused as refusal:
-            answer = reply if refused is None else partial(refused, entry, message, reply)
-            self._answer(entry, message, answer, None, refusal, again)
+            if refused is not None:
+                self._answer(entry, message, partial(refused, entry, message, reply), None, refusal, again)
+            elif reply is None or entry.inflight or not (entry.on_disk and self.holder and self.store.shared):
+                self._answer(entry, message, reply, None, refusal, again)
+            else:
+                self._refusals.confirm(entry, message, reply, refusal)
             return
         except Exception as error:
             # A bug. The state may be half folded, so it is thrown away; none of it was written.

@@ -1,0 +1,56 @@
+"""Refusals are checked against the database before they are told.
+
+An engine decides on the state in its memory. Another process may have committed to the instance, and this one has not noticed
+yet. A decision that writes finds that out by its guard; a refusal writes nothing. So the row is asked once more. Without that,
+what one process has acknowledged would be denied by the next, and an engine that was replaced, and does not know it yet, would
+tell a worker wrongly that its attempt is over. Only refusals pay for it. `tests/engine/test_refusals.py` shows it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Protocol
+
+from backstay.engine.cache import CachedInstance, Reply
+from backstay.engine.idempotency import CommandLog, submit_late
+from backstay.kernel.message import Message, Refused
+from backstay.kernel.values import SECOND
+from backstay.store import Store
+
+MOMENT = SECOND // 50  # for which an instance that is outdated and busy is left alone
+
+
+class Rereads(CommandLog, Protocol):
+    """The part of an engine that reads instances again."""
+
+    store: Store
+
+    def reload(self, key: int) -> bool: ...
+
+
+class Refusals:
+    def __init__(self, engine: Rereads) -> None:
+        self._engine = engine
+
+    def confirm(self, entry: CachedInstance, message: Message, reply: Reply, refusal: Refused) -> None:
+        """Refuse a message if the state that it was decided on is still that of the database, else decide it again."""
+        asked = self._confirmed(entry, entry.instance.last_decision, message, reply, refusal)
+        self._engine.world.spawn(asked, "backstay-confirm")
+
+    async def _confirmed(
+        self, entry: CachedInstance, decided_on: int, message: Message, reply: Reply, refusal: Refused
+    ) -> None:
+        engine = self._engine
+        key = entry.instance.key
+        try:
+            last = await engine.store.last(key)
+        except Exception as unknown:
+            reply(None, unknown)
+            return
+        if last == decided_on:
+            reply(None, refusal)
+        elif entry.dead or engine.reload(key):
+            submit_late(engine, key, message, reply)
+        else:  # the next commit of the instance fails by its guard, and then it is read again
+            world = engine.world
+            world.at(world.now() + MOMENT, partial(submit_late, engine, key, message, reply))
