@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.engine.waiters import CHECKS, ENDED, Waiter
+from backstay.engine.waiters import CHECKS, ENDED, Waiter, Waiters
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.start import Start
 from backstay.protocol import requests as ask
 from backstay.sdk.author.primitives import _MEMO
 from backstay.sdk.replay.workflow_greenlet import current_run
+from backstay.store import Ready
 from tests.sdk.kit import eventually
 
 from .slow_read import SlowRead
@@ -223,7 +225,8 @@ def test_an_update_that_ends_while_its_waiter_looks_is_not_missed():
 def test_waiters_are_looked_at_once_at_a_time_however_often_another_process_commits() -> None:
     async def story() -> None:
         async with AsyncBackstay(":memory:", []) as app:
-            waiters = app.engine.waiters
+            decisions = count(1)
+            waiters = Waiters(app.engine.world, lambda seen: Ready({key: next(decisions) for key in seen}))
             commits = asyncio.Event()
             news: list[str] = []
             looks = [0] * (2 * CHECKS + 1)
@@ -245,7 +248,7 @@ def test_waiters_are_looked_at_once_at_a_time_however_often_another_process_comm
             news.append("it is here")
             waiters.check_all()
             assert await asyncio.wait_for(asyncio.gather(*futures), 10) == ["it is here"] * len(looks)
-            assert not list(app.engine.waiters)
+            assert not list(waiters)
 
     asyncio.run(story())
 

@@ -1,13 +1,13 @@
 """Waiters: callers that wait for news of an instance, such as its end or the end of one of its updates.
 
 A caller waits under a topic of an instance. This engine's own commits notify it directly. After a commit of another process
-the database is checked for every waiter.
+the database is asked once which of all these instances have changed, and checked for the waiters of those.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,17 +27,28 @@ CHECKS = 32  # at a time
 REST = 3  # the pause before the next checks, as a multiple of what these took: many waiters must not block the engine
 
 
-class Waiter(Struct, frozen=True, eq=False):
-    """One caller that waits. `answer` turns the news into its result; `check` looks for the result in the database."""
+UNSEEN = -1
+"""No decision: a waiter whose instance was not looked at since it waits."""
+
+
+class Waiter(Struct, eq=False):
+    """One caller that waits. `answer` turns the news into its result; `check` looks for the result in the database, and sees
+    there what the instance of the waiter tells, and nothing else."""
 
     answer: Callable[[Any], Any]
     check: Callable[[], Awaitable[Any]]
     future: asyncio.Future[Any]
+    seen: int | None = UNSEEN  # the last decision of the instance before it was last checked
 
 
 class Waiters:
-    def __init__(self, world: World) -> None:
+    """`moved` is that of the store."""
+
+    def __init__(
+        self, world: World, moved: Callable[[Mapping[int, int | None]], Awaitable[dict[int, int | None]]]
+    ) -> None:
         self._world = world
+        self._moved = moved
         self._waiters: dict[tuple[int, str], list[Waiter]] = {}
         self.on_commit: dict[int, list[Callable[[Instance], None]]] = {}  # called after each commit of an instance
         self._checking = False
@@ -168,12 +179,16 @@ class Waiters:
         task.add_done_callback(self._checks.discard)
 
     async def _check_all(self) -> None:
-        """Check for all waiters, and from the beginning again if there was another commit meanwhile."""
+        """Check for all whose instances moved, and from the beginning again if there was another commit meanwhile."""
         world = self._world
         try:
             while self._check_once_more:
                 self._check_once_more = False
-                waiting = list(self)
+                try:
+                    waiting = await self._with_news()
+                except StoreError:
+                    world.at(world.now() + SECOND, self.check_all)
+                    return
                 for first in range(0, len(waiting), CHECKS):
                     began = world.ticks()
                     await asyncio.gather(*(self._check(*one) for one in waiting[first : first + CHECKS]))
@@ -183,12 +198,28 @@ class Waiters:
         finally:
             self._checking = False
 
+    async def _with_news(self) -> list[tuple[int, str, Waiter]]:
+        """The waiters whose instances have changed since they were last checked.
+
+        What a waiter has seen is what was read before its check. If it were read behind it, a commit in between would count
+        as seen, and nobody would look for it (a mutant of the simulator).
+        """
+        seen: dict[int, int | None] = {}
+        for key, _, waiter in self:
+            seen[key] = waiter.seen if seen.get(key, waiter.seen) == waiter.seen else UNSEEN
+        moved = await self._moved(seen)
+        found = [one for one in self if one[0] in moved and one[2].seen != moved[one[0]]]
+        for key, _, waiter in found:
+            waiter.seen = moved[key]
+        return found
+
     async def _check(self, key: int, topic: str, waiter: Waiter) -> None:
         if waiter.future.done():
             return
         try:
             found = await waiter.check()
         except StoreError:
+            waiter.seen = UNSEEN
             self._world.at(self._world.now() + SECOND, lambda: self._check_again(key, topic, waiter))
             return
         except Exception as error:  # the news are on disk and cannot be read: the waiter gets that error
