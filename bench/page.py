@@ -3,6 +3,8 @@
     python bench/page.py list --keep FILE     a list of a million runs: by a click on an open page, and as a new page (FILE is made once)
     python bench/page.py news                 from a command until the page shows what it did: on the page of a run, and in the list
     python bench/page.py long                 a run of 50,000 events: its sentence, its timeline, frames while scrolling, elements
+
+It starts a server of its own and a browser, and ends both.
 """
 
 from __future__ import annotations
