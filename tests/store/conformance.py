@@ -32,7 +32,7 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.send import unpack
 from backstay.kernel.task import Block
 from backstay.kernel.values import SECOND
-from backstay.store import ALL, Applied, Loaded, RegistryEntry, RunFilter, Store, Unavailable
+from backstay.store import ALL, Applied, Loaded, Located, RegistryEntry, RunFilter, Store, Unavailable
 
 from ..kernel.world import call
 from .children import child, go, hear, kill
@@ -62,8 +62,13 @@ def instances(number: int, **options: Any) -> list[StoredFlow]:
 
 
 async def pruned(store: Store, workflow: int, run: int) -> bool | Unavailable:
-    done: asyncio.Future[bool | Unavailable] = asyncio.get_running_loop().create_future()
-    store.prune(workflow, run, done.set_result)
+    stay = await pruned_all(store, Located(workflow, run))
+    return stay if isinstance(stay, Unavailable) else not stay
+
+
+async def pruned_all(store: Store, *runs: Located) -> frozenset[int] | Unavailable:
+    done: asyncio.Future[frozenset[int] | Unavailable] = asyncio.get_running_loop().create_future()
+    store.prune(runs, done.set_result)
     return await done
 
 
@@ -161,6 +166,34 @@ class Alone:
         loaded = await store.load(parent.key)
         assert loaded is not None
         assert loaded.row == parent.row
+
+    async def test_many_runs_go_in_one_commit_but_for_those_that_are_waited_for(self, database: Database) -> None:
+        store = await database.open()
+        crowd = instances(3)
+        for instance in crowd:
+            instance.complete(CompleteWorkflow(), at=5)
+        chain, owes, stays = StoredFlow(), StoredFlow(), StoredFlow()
+        chain.start(at=0)
+        first = chain.run
+        chain.complete(ContinueAsNew(), at=1)
+        second = chain.run
+        chain.complete(CompleteWorkflow(), at=2)
+        owes.start(at=0)
+        owes.complete(call(), at=1)
+        owes.when(Terminate(), at=2)
+        stays.start(at=0)
+        await applied(store, *crowd, chain, owes, stays)
+        asked = [Located(instance.key, instance.run.key) for instance in (*crowd, owes)]
+        asked += [Located(chain.key, first.key), Located(chain.key, second.key), Located(1, 1)]
+        assert await pruned_all(store, *asked) == frozenset([owes.run.key])
+        for instance in (*crowd, chain):
+            assert await store.load(instance.key) is None
+            assert await store.runs(RunFilter(workflow_id=instance.workflow_id)) == []
+            assert await store.commands(instance.key) == []
+            assert await store.history(instance.run.key) == []
+        for instance in (owes, stays):
+            assert await stored(store, instance) == expected(instance)
+        assert await pruned_all(store) == frozenset()
 
     # -- what is written is what is read
 

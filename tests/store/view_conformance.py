@@ -9,7 +9,7 @@ from backstay.engine.run_views import are_right, cut, joined, stored_summary, su
 from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.machine import Machine
 from backstay.kernel.views.summary import SCHEMA, RunSummary, summarize
-from backstay.store import ALL, RunFilter, Store, Unavailable
+from backstay.store import ALL, Located, RunFilter, Store, Unavailable
 from backstay.store.views import HOUR, MINUTE, VIEWS, TallyRow, ViewChanges
 
 from .conformance import Database, instances
@@ -121,8 +121,8 @@ class Projecting:
         await applied(store, one)
         await project(store, one, timeline=[{"sequence": 1}])
         gone: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        store.prune(one.key, one.run.key, gone.set_result)
-        assert await gone is True
+        store.prune([Located(one.key, one.run.key)], gone.set_result)
+        assert await gone == frozenset()
         assert await store.summaries([one.run.key]) == {}
         assert await store.view_rows("timeline", one.run.key) == []
         assert await store.orphaned_views(10) == []

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from backstay.engine.engine import Engine
 from backstay.engine.exports import Exports
@@ -23,13 +24,16 @@ from backstay.protocol.export import exporter
 from backstay.protocol.export_file import Exporting
 from backstay.server.namespaces import Namespaces
 from backstay.server.settings import Settings
-from backstay.store import RunFilter, Unavailable
+from backstay.store import Located, RunFilter, Unavailable
 
 log = logging.getLogger("backstay.server")
 
 DAY = 86_400 * SECOND
 SCAN = 100
 EVERY = 1_000_000  # all of them
+EVENTS = 1_000  # of all runs that are removed in one commit
+
+T = TypeVar("T")
 
 
 class Retention:
@@ -60,8 +64,15 @@ class Retention:
         return await self._engine.store.expired(namespace, self.cutoff(namespace), limit)
 
     async def sweep(self, namespace: str, runs: list[RunRow]) -> list[dict[str, Any]]:
-        """Remove these runs. Returns the outcome of each."""
-        return [{"run_id": row.run_id, "workflow_id": row.workflow_id} | await self._one(row) for row in runs]
+        """Remove these runs, some at a time. Returns the outcome of each."""
+        outcomes: list[dict[str, Any]] = []
+        for some in _together(runs):
+            told = [self.judge(row) or await self._make_ready(row) for row in some]
+            leaving = [row for row, stays in zip(some, told, strict=True) if stays is None]
+            stay = await self._remove(leaving)
+            for row, stays in zip(some, told, strict=True):
+                outcomes.append(_named(row) | (stays or _outcome(row, stay)))
+        return outcomes
 
     def judge(self, row: RunRow) -> dict[str, Any] | None:
         """The outcome of a run that stays for now; None if a pass would remove it."""
@@ -73,28 +84,18 @@ class Retention:
             reason = "instance_busy"
         if reason is None:
             return None
-        return {"run_id": row.run_id, "workflow_id": row.workflow_id, "outcome": "skipped", "reason": reason}
+        return _named(row) | {"outcome": "skipped", "reason": reason}
 
-    async def _one(self, row: RunRow) -> dict[str, Any]:
-        stays = self.judge(row)
-        if stays is not None:
-            return stays
+    async def _make_ready(self, row: RunRow) -> dict[str, Any] | None:
+        """Archive a run and remove its output streams, which cannot be found without it. The outcome if it stays."""
         try:
             await self._archive(row)
         except (OSError, ValueError) as error:
             log.error("run %s could not be archived and stays: %s", row.run_id, error)
             return {"outcome": "failed", "reason": "archive_failed", "message": str(error)}
-        gone = await self._remove_streams(row)  # first: without the run they cannot be found
-        if gone is True:
-            gone = await self._remove(row)
-        if isinstance(gone, Unavailable):
-            return {"outcome": "failed", "reason": "storage_unavailable", "message": str(gone)}
-        return {"outcome": "pruned"} if gone else {"outcome": "skipped", "reason": "undelivered_sends"}
-
-    async def _remove_streams(self, row: RunRow) -> bool | Unavailable:
-        """Remove the output streams of a run."""
         place = RunFilter(namespace=row.namespace + STREAMS, business_key=row.run_id, limit=EVERY)
-        return await self._remove_all(await self._engine.store.runs(place))
+        gone = await self._remove(await self._engine.store.runs(place))
+        return _outcome(row, gone) if isinstance(gone, Unavailable) else None
 
     async def expire_streams(self, namespace: str) -> None:
         """Remove closed streams whose retention is over."""
@@ -106,27 +107,24 @@ class Retention:
                 continue
             if now >= last.at + (last.event.retention_seconds or 0) * SECOND:
                 parts = await store.runs(RunFilter(namespace=place, workflow_id=row.workflow_id, limit=EVERY))
-                await self._remove_all(parts)
+                await self._remove(parts)
 
-    async def _remove_all(self, parts: list[RunRow]) -> bool | Unavailable:
-        """Remove the oldest first, so that an interrupted pass leaves a rest that the next one finds."""
-        for part in sorted(parts, key=lambda part: part.number):
-            gone = await self._remove(part)
-            if isinstance(gone, Unavailable):
-                return gone
-        return True
-
-    async def _remove(self, row: RunRow) -> bool | Unavailable:
-        entry = self._engine.cache.get(row.workflow)
-        gone = await self._prune(row)
-        if gone is True and entry is not None and entry.instance.run is not None and entry.instance.run.key == row.key:
-            self._engine.discard_cached(entry)
-        return gone
-
-    async def _prune(self, row: RunRow) -> bool | Unavailable:
-        done: asyncio.Future[bool | Unavailable] = self._engine.world.future()
-        self._engine.store.prune(row.workflow, row.key, lambda gone: None if done.done() else done.set_result(gone))
-        return await done
+    async def _remove(self, rows: list[RunRow]) -> frozenset[int] | Unavailable:
+        """Remove runs, the oldest first, so that an interrupted pass leaves a rest that the next one finds."""
+        stay: frozenset[int] = frozenset()
+        for some in _together(sorted(rows, key=lambda row: row.number)):
+            done: asyncio.Future[frozenset[int] | Unavailable] = self._engine.world.future()
+            cached = [(row, self._engine.cache.get(row.workflow)) for row in some]
+            self._engine.store.prune([Located(row.workflow, row.key) for row in some], partial(_resolve, done))
+            told = await done
+            if isinstance(told, Unavailable):
+                return told
+            for row, entry in cached:
+                run = None if entry is None or row.key in told else entry.instance.run
+                if entry is not None and run is not None and run.key == row.key:
+                    self._engine.discard_cached(entry)
+            stay |= told
+        return stay
 
     async def _archive(self, row: RunRow) -> None:
         directory = self._settings.retention_archive
@@ -159,6 +157,33 @@ class Retention:
             outcomes = [result["outcome"] for result in await self.sweep(name, found)]
             if "pruned" not in outcomes or len(found) < SCAN:
                 return  # the next pass goes on
+
+
+def _together(rows: Iterable[RunRow]) -> Iterator[list[RunRow]]:
+    """Runs that are removed in one commit: not so many that other commits would wait for long."""
+    some: list[RunRow] = []
+    for row in rows:
+        if some and sum(one.length for one in some) + row.length > EVENTS:
+            yield some
+            some = []
+        some.append(row)
+    if some:
+        yield some
+
+
+def _named(row: RunRow) -> dict[str, Any]:
+    return {"run_id": row.run_id, "workflow_id": row.workflow_id}
+
+
+def _outcome(row: RunRow, stay: frozenset[int] | Unavailable) -> dict[str, Any]:
+    if isinstance(stay, Unavailable):
+        return {"outcome": "failed", "reason": "storage_unavailable", "message": str(stay)}
+    return {"outcome": "skipped", "reason": "undelivered_sends"} if row.key in stay else {"outcome": "pruned"}
+
+
+def _resolve(future: asyncio.Future[T], told: T) -> None:
+    if not future.done():
+        future.set_result(told)
 
 
 def _write(path: Path, content: Iterable[bytes]) -> None:

@@ -412,8 +412,11 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         """Runs that were closed before a time, oldest first."""
         ...
 
-    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
-        """Remove a closed run, and with its last run the instance. False: another instance still waits for it, or it for another."""
+    def prune(self, runs: Sequence[Located], done: Callable[[frozenset[int] | Unavailable], None]) -> None:
+        """Remove closed runs, each with its history, and with its last run an instance. All of it in one commit.
+
+        Tells which runs stay: another instance still waits for theirs, or theirs for another.
+        """
         ...
 
     def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]: ...

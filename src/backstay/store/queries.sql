@@ -331,22 +331,6 @@ where status in ('completed', 'failed', 'cancelled', 'terminated')
 order by closed_at
 limit ?
 
--- name: forget_commands
-delete from command
-where workflow = ?
-
--- name: forget_tasks
-delete from task
-where workflow = ?
-
--- name: forget_events
-delete from event
-where run = ?
-
--- name: forget_run
-delete from run
-where key = ?
-
 -- name: put_summary
 insert into workflow_run_summaries (
   run, workflow, namespace, run_id, workflow_type, state, attention, liveness, wait_kind, queue, build,

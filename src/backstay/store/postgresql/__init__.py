@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.kernel.values import Micros
-from backstay.store import Applied, Deferred, Loaded, Opening, RegistryEntry, RunFilter, Unavailable
+from backstay.store import Applied, Deferred, Loaded, Located, Opening, RegistryEntry, RunFilter, Unavailable
 from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
 from backstay.store.postgresql.listing import DIALECT, select_runs
 from backstay.store.postgresql.readers import Readers
@@ -84,14 +84,14 @@ class PostgresqlStore(Reading):
 
         self._spawn(go())
 
-    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
+    def prune(self, runs: Sequence[Located], done: Callable[[frozenset[int] | Unavailable], None]) -> None:
         async def go() -> None:
             try:
-                gone = await self.writer.prune(workflow, run)
+                stay = await self.writer.prune(runs)
             except Unavailable as error:
                 done(error)
             else:
-                done(gone)
+                done(stay)
 
         self._spawn(go())
 

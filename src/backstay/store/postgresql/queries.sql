@@ -350,24 +350,52 @@ with mark as (
 )
 select (select count(*) from mark), (select array_agg(key) from passed)
 
--- name: current
--- The instance of an expired run, if that is its last run. Locked: no decision on it commits before this transaction ends.
-select awaited > 0
-  or exists (select 1 from send where sender = workflow.key)
-  or exists (
-    select 1
-    from send
-    where send.namespace = workflow.namespace
-      and send.workflow_id = workflow.workflow_id
-  )
-from workflow
-where key = $1
-  and run = $2
-for update
-
--- name: forget_instance
-delete from workflow
-where key = $1
+-- name: prune
+-- Runs that have expired, in one commit. An instance goes with its last run, unless it has something to tell others, or others
+-- to it. Its row is locked first: no decision on it commits before this statement ends.
+with asked as (
+  select asked.workflow, asked.run
+  from unnest($1::bigint[], $2::bigint[]) as asked (workflow, run)
+), current as (
+  select w.key, w.run, awaited > 0
+    or exists (select 1 from send where sender = w.key)
+    or exists (
+      select 1
+      from send
+      where send.namespace = w.namespace
+        and send.workflow_id = w.workflow_id
+    ) as owes
+  from workflow w
+  join asked on asked.workflow = w.key and asked.run = w.run
+  for update of w
+), over as (
+  select key from current where not owes
+), gone as (
+  select run from asked
+  except
+  select run from current where owes
+), instances as (
+  delete from workflow
+  using over
+  where workflow.key = over.key
+), commands as (
+  delete from command
+  using over
+  where command.workflow = over.key
+), tasks as (
+  delete from task
+  using over
+  where task.workflow = over.key
+), events as (
+  delete from event
+  using gone
+  where event.run = gone.run
+), runs as (
+  delete from run
+  using gone
+  where run.key = gone.run
+)
+select run from current where owes
 
 -- name: summaries
 select *

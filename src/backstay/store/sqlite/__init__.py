@@ -20,6 +20,7 @@ from backstay.store import (
     Applied,
     Deferred,
     Loaded,
+    Located,
     Opening,
     Ready,
     RegistryEntry,
@@ -153,8 +154,8 @@ class SqliteStore(Reading):
     def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
         self.writer.keep(entries, done)
 
-    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
-        self.writer.prune(workflow, run, done)
+    def prune(self, runs: Sequence[Located], done: Callable[[frozenset[int] | Unavailable], None]) -> None:
+        self.writer.prune(runs, done)
 
     def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
         self.writer.put_views(changes, done)

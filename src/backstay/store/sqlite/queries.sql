@@ -244,6 +244,22 @@ delete from workflow
 where key = ?
   and run = ?
 
+-- name: forget_commands
+delete from command
+where workflow = ?
+
+-- name: forget_tasks
+delete from task
+where workflow = ?
+
+-- name: forget_events
+delete from event
+where run = ?
+
+-- name: forget_run
+delete from run
+where key = ?
+
 -- name: is_current
 select 1
 from workflow

@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any
 
 from backstay.kernel.decision import Decision
-from backstay.store import ALL, Applied, RegistryEntry, Unavailable
+from backstay.store import ALL, Applied, Located, RegistryEntry, Unavailable
 from backstay.store.sqlite.connection import (
     BUSY,
     PATIENT,
@@ -106,8 +106,8 @@ class SqliteWriter:
     def keep(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
         self._when_here(lambda: done(self._keep(entries)))
 
-    def prune(self, workflow: int, run: int, done: Callable[[bool | Unavailable], None]) -> None:
-        self._when_here(lambda: done(self._prune(workflow, run)))
+    def prune(self, runs: Sequence[Located], done: Callable[[frozenset[int] | Unavailable], None]) -> None:
+        self._when_here(lambda: done(self._prune(runs)))
 
     def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
         self.write_views(view_statements(changes), done)
@@ -141,28 +141,30 @@ class SqliteWriter:
         else:
             work()
 
-    def _prune(self, workflow: int, run: int) -> bool | Unavailable:
-        """Remove a run in one transaction, and with its last run the instance."""
+    def _prune(self, runs: Sequence[Located]) -> frozenset[int] | Unavailable:
+        """Remove runs in one transaction, and with its last run an instance. Returns the runs that stay."""
         connection = self.connection
         if connection is None:
             return unavailable(self.path, sqlite3.OperationalError("the database is closed"))
+        stay: set[int] = set()
         try:
             connection.execute("begin immediate")
-            if connection.execute(self._sql["is_current"], (workflow, run)).fetchone() is not None:
-                if connection.execute(self._sql["owed"], (workflow,)).fetchone() is not None:
-                    connection.execute("rollback")
-                    return False
-                connection.execute(self._sql["forget_instance"], (workflow, run))
-                connection.execute(self._sql["forget_commands"], (workflow,))
-                connection.execute(self._sql["forget_tasks"], (workflow,))
-            connection.execute(self._sql["forget_events"], (run,))
-            connection.execute(self._sql["forget_run"], (run,))
+            for workflow, run in runs:
+                if connection.execute(self._sql["is_current"], (workflow, run)).fetchone() is not None:
+                    if connection.execute(self._sql["owed"], (workflow,)).fetchone() is not None:
+                        stay.add(run)
+                        continue
+                    connection.execute(self._sql["forget_instance"], (workflow, run))
+                    connection.execute(self._sql["forget_commands"], (workflow,))
+                    connection.execute(self._sql["forget_tasks"], (workflow,))
+                connection.execute(self._sql["forget_events"], (run,))
+                connection.execute(self._sql["forget_run"], (run,))
             connection.execute("commit")
         except sqlite3.Error as error:
             with suppress(sqlite3.Error):
                 connection.execute("rollback")
             return unavailable(self.path, error)
-        return True
+        return frozenset(stay)
 
     def _keep(self, entries: Sequence[RegistryEntry]) -> Unavailable | None:
         """One small transaction of its own."""
