@@ -29,6 +29,7 @@ import logging
 
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks, call_all
+from backstay.store.copying.mark import refuse_unfinished
 
 log = logging.getLogger("backstay.engine")
 
@@ -47,6 +48,7 @@ class EngineLock:
         store = self._engine.store
         if not await store.acquire():
             return False
+        await refuse_unfinished(store)
         await store.notices()
         self._begin_term()
         return True
@@ -56,6 +58,7 @@ class EngineLock:
         store = self._engine.store
         if not await store.acquire():
             return False
+        await refuse_unfinished(store)  # a copier that was killed
         log.info("the process that ran the engine of this database is gone; this process takes over")
         for prepare in self._lifecycle.before_take_over:
             await prepare()

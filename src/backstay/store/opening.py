@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from backstay.kernel.event import Event
 from backstay.store import Ready, Store
 from backstay.store.address import checked, is_server
-from backstay.store.copying.mark import KIND, refuse_unfinished
+from backstay.store.copying.mark import KIND, refuse_mark, refuse_unfinished
 from backstay.store.sqlite import SqliteStore
 from backstay.store.sqlite.writer import Offload
 
@@ -31,7 +31,7 @@ def open_store(
         entries = store.kept(KIND)
         assert isinstance(entries, Ready), "a file is read at once"
         try:
-            refuse_unfinished(store.path, entries.value)
+            refuse_mark(entries.value)
         except BaseException:
             store.close()
             raise
@@ -45,7 +45,7 @@ async def _open_server(database: str, kinds: dict[str, type[Event]], create: boo
     store = await PostgresqlStore.open(database, kinds, create=create)
     if not unfinished:
         try:
-            refuse_unfinished(store.path, await store.kept(KIND))
+            await refuse_unfinished(store)
         except BaseException:
             await store.close()
             raise

@@ -128,7 +128,7 @@ class Copier:
         else:
             await target.clear()
             self._discarded = True
-        mark = CopyMark(source=here, fingerprint=fingerprint)
+        mark = CopyMark(source=here, target=target.shown, fingerprint=fingerprint)
         await self._write_mark(mark)
         return mark
 

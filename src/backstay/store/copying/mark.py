@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backstay.store import RegistryEntry, StoreError
+from backstay.store import RegistryEntry, Store, Unavailable
 
 KIND = "unfinished_copy"
 
@@ -15,6 +15,7 @@ class CopyMark(msgspec.Struct, frozen=True, kw_only=True):
     """Which source is being copied, and how far."""
 
     source: str
+    target: str
     fingerprint: str  # of what the source held when the copy began
     after: int = 0  # the instances up to this key are here
     copied: int = 0  # how many these are
@@ -26,11 +27,15 @@ def mark_of(entries: Sequence[RegistryEntry]) -> CopyMark | None:
     return next((msgspec.json.decode(entry.body, type=CopyMark) for entry in entries if entry.body), None)
 
 
-def refuse_unfinished(where: str, entries: Sequence[RegistryEntry]) -> None:
+async def refuse_unfinished(store: Store) -> None:
     """Refuse to work on half a copy."""
+    refuse_mark(await store.kept(KIND))
+
+
+def refuse_mark(entries: Sequence[RegistryEntry]) -> None:
     mark = mark_of(entries)
     if mark is not None:
-        raise StoreError(
-            f"{where}: a copy of {mark.source} into this database is not finished;"
-            " run the same `dw store copy SOURCE TARGET` again, it goes on where it was"
+        raise Unavailable(
+            f"the copy of {mark.source} into {mark.target} is not finished; run the same `dw store copy` again, it goes on"
+            " where it was"
         )

@@ -1,0 +1,144 @@
+"""Everything that was open in a file goes on at a server: timers, retries, children, schedules, signals, streams."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backstay import WorkflowFailed
+from backstay.kernel.values import SECOND, Micros
+from backstay.store import RegistryEntry
+from backstay.store.copying import copier
+
+from ..sdk.kit import eventually, names
+from . import flows
+from .flows import Buffers, StillApp, copied, emits, go, waits
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "target.db") if request.param == "sqlite" else request.getfixturevalue("postgresql_url")
+
+
+async def begun(path: Path) -> Micros:
+    """Workflows in every state, left as a process leaves them that is killed. Returns the time on their clock."""
+    flows.gate = flows.Gate()
+    async with StillApp(str(path)) as app:
+        await app.execute(flows.ends, "closed", "fine")
+        with pytest.raises(WorkflowFailed):
+            await app.execute(flows.fails, "failed")
+        labelled = app.options(business_key="b-1", labels={"team": "red"}, search={"city": "Delft", "n": 3})
+        await labelled.start(waits, "waits")
+        await app.start(flows.naps, "naps")
+        await app.start(flows.retries, "retries")
+        await app.start(flows.parent, "parent")
+        await app.start(flows.continues, "continues", 1)
+        talks = await app.start(emits, "emits")
+        for n in (1, 2):
+            await app.options(request_id=f"r-{n}").handle(emits, "emits").signal(go, n)
+        await app.schedules.options(every="1h").create(flows.ends, "hourly", "on time")
+        await app.start(flows.works, "works")
+        await eventually(flows.gate.began.is_set)
+        flows.gate.began.clear()
+        await app.start(Buffers, "buffers")
+        await eventually(flows.gate.began.is_set)
+        for n in (1, 2):
+            await app.options(request_id=f"b-{n}").handle(Buffers, "buffers").signal(Buffers.add, n)
+        await eventually(lambda: _failed_once(app), "a first attempt has failed")
+        await eventually(lambda: _emitted(talks, 2), "both are in the stream")
+        app.store.keep(RegistryEntry("saved_view", "default", "mine", b'{"a":1}'), lambda error: None)
+        now = app.clock.now()
+    flows.gate.opened.set()
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("select count(*) from workflow where held is not null").fetchall() == [(1,)]
+        assert file.execute("select count(*) from task where state = 'leased'").fetchall() == [(2,)]
+    return now
+
+
+async def _failed_once(app: StillApp) -> bool:
+    return "ActivityRetryScheduled" in names(await app.history("retries"))
+
+
+async def _emitted(handle: Any, number: int) -> bool:
+    found: list[Any] = []
+    async for item in handle.stream("out"):
+        found.append(item)
+        if len(found) == number:
+            return True
+    return False
+
+
+async def test_everything_that_was_open_goes_on_in_the_copy(tmp_path: Path, target: str) -> None:
+    now = await begun(tmp_path / "app.db")
+    report = await copied(tmp_path / "app.db", target)
+    assert (report.differences, report.damaged, report.resumed) == ([], [], 0)
+    assert report.compared >= 12
+    async with StillApp(target, now + 1 * SECOND) as app:
+        assert app.engine.holder
+        # Requests that were answered before are known.
+        again = app.options(request_id="r-2").handle(emits, "emits")
+        await again.signal(go, 2)
+        await app.options(request_id="b-2").handle(Buffers, "buffers").signal(Buffers.add, 2)
+        await app.handle(Buffers, "buffers").signal(Buffers.add, 3)
+        assert await app.handle(Buffers, "buffers").result() == [1, 2, 3]
+        assert await app.handle(flows.works, "works").result() == "through"
+        await app.handle(waits, "waits").signal(go, 7)
+        assert await app.handle(waits, "waits").result() == 7
+        (child,) = [row.workflow_id for row in await app.list(type="waits") if row.workflow_id != "waits"]
+        await app.handle(waits, child).signal(go, 41)
+        assert await app.handle(flows.parent, "parent").result() == 42
+        await app.handle(flows.continues, "continues").signal(go, 1)
+        assert await app.handle(flows.continues, "continues").result() == 4
+        await again.signal(go, 2)
+        await app.handle(emits, "emits").signal(go, 3)
+        await app.handle(emits, "emits").signal(go, -1)
+        assert await app.handle(emits, "emits").result() == "enough"
+        assert [item async for item in app.handle(emits, "emits").stream("out")] == [1, 2, 3]
+        await app.clock.advance(600)
+        assert await app.handle(flows.retries, "retries").result() == "done at attempt 2"
+        await app.clock.advance(3000)
+        assert await app.handle(flows.naps, "naps").result() == "awake"
+        fired = await eventually(lambda: _fired(app), "the schedule has fired")
+        assert await app.handle(flows.ends, fired).result() == "on time"
+        assert (await app.schedules.handle("hourly").describe()).fires_count == 1
+        # What was closed is as it was, and is found by what it was found by.
+        assert await app.handle(flows.ends, "closed").result() == "fine"
+        with pytest.raises(WorkflowFailed, match="no stock"):
+            await app.handle(flows.fails, "failed").result()
+        assert [row.workflow_id for row in await app.list(labels={"team": "red"}, search=("city", "Delft"))] == [
+            "waits"
+        ]
+        assert [entry.body for entry in await app.store.kept("saved_view")] == [b'{"a":1}']
+        assert len(await app.list(type="continues")) == 3
+
+
+async def _fired(app: StillApp) -> str | None:
+    return next((row.workflow_id for row in await app.list() if row.workflow_id.startswith("schedule:hourly")), None)
+
+
+async def test_a_copy_back_into_a_file_is_the_same_again(tmp_path: Path, postgresql_url: str) -> None:
+    await begun(tmp_path / "app.db")
+    assert (await copied(tmp_path / "app.db", postgresql_url)).differences == []
+    assert (await copied(postgresql_url, tmp_path / "back.db")).differences == []
+    async with flows.copying(tmp_path / "app.db", tmp_path / "back.db") as both:
+        report = await both.compare()
+    assert (report.differences, report.damaged) == ([], [])
+
+
+async def test_a_long_run_is_copied_in_pieces(
+    tmp_path: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copier, "ROWS", 50)
+    async with StillApp(str(tmp_path / "app.db")) as app:
+        await app.start(emits, "long")
+        await asyncio.gather(*(app.handle(emits, "long").signal(go, n) for n in range(300)))
+    assert (await copied(tmp_path / "app.db", postgresql_url)).differences == []
+    async with StillApp(postgresql_url) as app:
+        await app.handle(emits, "long").signal(go, -1)
+        assert await app.handle(emits, "long").result() == "enough"
+        assert len([item async for item in app.handle(emits, "long").stream("out")]) == 300
