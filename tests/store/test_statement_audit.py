@@ -1,9 +1,9 @@
 """What each statement that writes on PostgreSQL needs of the database, kept by hand, for databases that are spread over machines.
 
-Every row of an instance has the place of its instance in its key. A statement whose rows are all of one place, or whose rows
-could as well be written place by place, needs nothing but commits of one place. One that spans places needs a commit over
-several machines, or a rule that makes up for it. A new statement that writes is classified here before it is used, and so is
-whatever else not every database has: locks by name, sequences, notifications.
+Every row of an instance has the partition of its instance in its key. A statement whose rows are all of one partition, or
+could as well be written partition by partition, needs nothing but commits of one partition. One that spans partitions needs a
+commit over several machines, or a rule that makes up for it. A new statement that writes is classified here before it is used,
+and so is whatever else not every database has: locks by name, sequences, notifications.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from backstay.store.sql import queries
 STATEMENTS = queries("backstay.store.postgresql", numbered=True)
 FILES = sorted(Path(dialect.__file__).parent.rglob("*.py"))
 
-BY_ROW = "each row stands alone: it could be written by itself, in the place that its key names"
+BY_ROW = "each row stands alone: it could be written by itself, in the partition that its key names"
 NO_PLACE = "the rows belong to no instance: small tables that every process reads"
 OF_HANDLE = "the row of the process that writes"
 
@@ -37,27 +37,27 @@ WRITES = {
     **dict.fromkeys((f"orphans_of_{view}" for view in ("waits", "timeline", "timers", "lineage")), BY_ROW),
     "forget_notices": BY_ROW,
 }
-"""Statements whose correctness needs no commit over several places."""
+"""Statements whose correctness needs no commit over several partitions."""
 
 WRITE_PARTS = {
     "mark": OF_HANDLE,
     "left_out": OF_HANDLE,
-    "fresh": "its name is unique within its place, which is made of the name",
+    "fresh": "its name is unique within its partition, which is made of the name",
     "moved": BY_ROW,
-    "opened": "its id is unique, and ends with its place",
+    "opened": "its id is unique, and ends with its partition",
     **dict.fromkeys(("changed", "appended", "put", "dropped", "noticed"), BY_ROW),
     "recorded": "behind the newest of the same instance, whose row is guarded",
-    "sent": "with the decision of its sender, whose place its key has",
+    "sent": "with the decision of its sender, whose partition its key has",
 }
-"""Parts of `write` whose rows are of the place of their instance: a batch may be cut place by place, each with its own mark."""
+"""Parts of `write` whose rows are of the partition of their instance: a batch may be cut partition by partition, each with its own mark."""
 
 SPANNING = {
-    "write: received": "a send is in the place of its sender and is taken with a decision of its receiver; taking it later is"
+    "write: received": "a send is in the partition of its sender and is taken with a decision of its receiver; taking it later is"
     " harmless, because a send that comes twice is taken for done",
-    "prune": "a send to the instance that is removed is in the place of its sender; it stays until nobody owes anything, so one that"
+    "prune": "a send to the instance that is removed is in the partition of its sender; it stays until nobody owes anything, so one that"
     " is sent meanwhile finds no receiver, as it does when it comes a moment later",
 }
-"""What needs rows of two places in one commit, and why doing without would be no harm."""
+"""What needs rows of two partitions in one commit, and why doing without would be no harm."""
 
 LOCKS = {"lock", "locked", "unlock"}
 """Locks by name: one engine per schema. Another one, in the code, keeps two processes from migrating at once."""
@@ -80,17 +80,17 @@ def _writing() -> set[str]:
 
 def test_every_statement_that_writes_is_classified() -> None:
     classified = set(WRITES) | {name for name in SPANNING if ":" not in name} | {"write"}
-    assert _writing() == classified, "say in this file what it needs, and whether it spans places"
+    assert _writing() == classified, "say in this file what it needs, and whether it spans partitions"
 
 
 def test_every_part_of_the_statement_that_writes_a_batch_is_classified() -> None:
     parts = {name for name, body in _parts().items() if _WRITES.search(_code(body))}
     spanning = {name.removeprefix("write: ") for name in SPANNING if name.startswith("write: ")}
-    assert parts == set(WRITE_PARTS) | spanning, "say in this file what it needs, and whether it spans places"
+    assert parts == set(WRITE_PARTS) | spanning, "say in this file what it needs, and whether it spans partitions"
 
 
 def test_every_row_of_a_batch_depends_on_the_guard_of_its_instance() -> None:
-    """What is left out of one place leaves nothing behind in another."""
+    """What is left out of one partition leaves nothing behind in another."""
     for name, body in _parts().items():
         if name in ("mark", "fresh", "moved", "passed", "left_out"):
             continue
