@@ -25,7 +25,10 @@ def open_store(
     `unfinished`: it may hold a copy that is not finished.
     """
     if is_server(checked(database)):
-        return _open_server(database, kinds, create, unfinished)
+        from backstay.store.postgresql import PostgresqlStore  # here: its driver is only needed for a server
+
+        opened = PostgresqlStore.open(database, kinds, create=create)
+        return opened if unfinished else _finished(opened)
     store = SqliteStore(database.removeprefix("sqlite:"), kinds, offload)
     if not unfinished:
         entries = store.kept(KIND)
@@ -38,15 +41,12 @@ def open_store(
     return Ready(store)
 
 
-async def _open_server(database: str, kinds: dict[str, type[Event]], create: bool, unfinished: bool) -> Store:
-    # The driver is only needed for a server.
-    from backstay.store.postgresql import PostgresqlStore
-
-    store = await PostgresqlStore.open(database, kinds, create=create)
-    if not unfinished:
-        try:
-            await refuse_unfinished(store)
-        except BaseException:
-            await store.close()
-            raise
+async def _finished(opened: Awaitable[Store]) -> Store:
+    """The store, unless it holds a copy that is not finished."""
+    store = await opened
+    try:
+        await refuse_unfinished(store)
+    except BaseException:
+        await store.close()
+        raise
     return store
