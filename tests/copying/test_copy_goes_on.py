@@ -142,3 +142,24 @@ async def test_a_long_run_is_copied_in_pieces(
         await app.handle(emits, "long").signal(go, -1)
         assert await app.handle(emits, "long").result() == "enough"
         assert len([item async for item in app.handle(emits, "long").stream("out")]) == 300
+
+
+async def test_pages_are_cut_by_the_events_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copier, "EVENTS", 10)
+    pages: list[int] = []
+    async with StillApp(str(tmp_path / "app.db")) as app:
+        for n in range(3):
+            await app.start(waits, f"w-{n}")  # three events each
+        await app.start(emits, "long")
+        await asyncio.gather(*(app.handle(emits, "long").signal(go, n) for n in range(20)))
+    hooks: Any = {"progress": lambda what, done, total: pages.append(done)}
+    async with flows.copying(tmp_path / "app.db", tmp_path / "target.db", **hooks) as both:
+        assert (await both.copy()).differences == []
+    assert pages == [3, 4, 5] * 2, "the stream of the long one is an instance, too"
+
+
+async def test_an_empty_database_is_copied(tmp_path: Path, postgresql_url: str) -> None:
+    async with StillApp(str(tmp_path / "app.db")):
+        pass
+    report = await copied(tmp_path / "app.db", postgresql_url)
+    assert (report.compared, report.differences) == (0, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,7 +34,7 @@ from backstay.store.copying.tables import (
 from backstay.store.opening import open_store
 from backstay.store.sqlite import SqliteStore
 
-PAGE = 500  # instances of a transaction
+PAGE, EVENTS = 500, 20_000  # instances of a transaction; their events, if it is more than one
 ROWS, BYTES = 5000, 4 << 20  # of one statement, and so in memory
 
 Progress = Callable[[str, int, int], None]
@@ -183,10 +184,13 @@ class Copier:
     async def _parts(self, after: int) -> AsyncIterator[tuple[KeyRange, list[int]]]:
         """All instances after a key, in pages. The last page has no end, and rows without an instance are in some page, too."""
         while after < LAST_KEY:
-            statement = f"select key from workflow where key > ? order by key limit {PAGE + 1}"
-            keys = [row[0] async for row in self._source.rows(statement, after)]
-            part = KeyRange(after, keys[PAGE - 1] if len(keys) > PAGE else LAST_KEY)
-            yield part, keys[:PAGE]
+            statement = f"select key, length from workflow where key > ? order by key limit {PAGE + 1}"
+            found = [(row[0], row[1]) async for row in self._source.rows(statement, after)]
+            sizes = accumulate(length for _, length in found)
+            fitting = sum(size <= EVENTS for size in sizes)
+            keys = [key for key, _ in found[: max(1, min(fitting, PAGE))]]
+            part = KeyRange(after, keys[-1] if len(keys) < len(found) else LAST_KEY)
+            yield part, keys
             after = part.last
 
     async def _write_mark(self, mark: CopyMark | None) -> None:
