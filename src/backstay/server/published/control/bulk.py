@@ -94,7 +94,7 @@ def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperatio
         action=body.action,
         status="running",
         expected=0,
-        upper=server.engine.world.ids.key(),
+        upper=server.engine.world.ids.key(0),
         created_at=server.now,
         query=query,
         filter=body.filter,
