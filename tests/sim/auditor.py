@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from backstay.codec.values import loads
+from backstay.engine.cache import CachedInstance, Reply
 from backstay.engine.describe import describe_state, with_history
+from backstay.engine.engine import Engine
 from backstay.engine.waiters import ENDED
 from backstay.kernel.decision import Decision, InstanceRow
 from backstay.kernel.event import HistoryDamaged, Recorded, clock
@@ -23,6 +25,7 @@ from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.workflow_task.expected import due_task_id
 from backstay.kernel.groups import Groups
 from backstay.kernel.machine import Machine
+from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Task
 from backstay.kernel.turn import add_task_deadlines
@@ -537,6 +540,30 @@ class Auditor:
             elif entry.type == "ActivityRetryScheduled" or entry.type in ENDS:
                 current = False
         self.must(not current, "I11 what history calls current is not over", (attempt_id, worker))
+
+    def watch_refusals(self, engine: Engine) -> None:
+        """What is refused was so on disk when it was asked, or is so when it is answered."""
+        confirm = engine._refusals.confirm
+        rows = self.sim.disk.workflows
+
+        def watched(entry: CachedInstance, message: Message, reply: Reply, refusal: Refused) -> None:
+            key, decided_on = entry.instance.key, entry.instance.last_decision
+
+            def is_so() -> bool:
+                return key in rows and rows[key].last_decision == decided_on
+
+            was_so = is_so()
+
+            def told(value: Any, error: BaseException | None) -> None:
+                if error is refusal:
+                    self.must(
+                        was_so or is_so(), "S5 a refusal is true of the row", (entry.instance.name, refusal.reason)
+                    )
+                reply(value, error)
+
+            confirm(entry, message, told, refusal)
+
+        engine._refusals.confirm = watched  # type: ignore[method-assign]
 
     def outcome_seen(self, told: Told, value: Any) -> None:
         before = self.seen.setdefault(told.id, value)

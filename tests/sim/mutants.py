@@ -37,6 +37,12 @@ MUTANTS = [
         "",
     ),
     Mutant(
+        "a refusal is told from memory",
+        "backstay.engine.refusals:Refusals._confirmed",
+        "last == decided_on",
+        "True",
+    ),
+    Mutant(
         "a query does not wait for signals",
         "backstay.engine.queries:Queries.query",
         "request.after_signals and loaded is not None and _unseen_signals(loaded, request.run_id)",

@@ -138,8 +138,6 @@ class Node:
             skew = sim.faults.dice("clock").choice(SKEWS) * SECOND
         self.world = NodeWorld(sim.loop, f"{sim.seed}:{self.name}", skew, self.life, sim.faults)
         self.world.before_step = sim.latest
-        # Real engines differ by chance and by the microsecond; here many begin in the same one.
-        self.world.ids._node = generation % 4096  # type: ignore[attr-defined]
         cache = self.world.random.choice([48 << 20, 48 << 20, 20_000, 0])
         self.app = SimBackstay(self._connect, self.world, [*BUILDS[build], *ACTIVITIES, *HELPERS], cache, sim.views)
         sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")
@@ -163,6 +161,7 @@ class Node:
         if not self.life.alive:
             return
         self.opening = False
+        self.sim.auditor.watch_refusals(self.app.engine)
         self.sim.log(f"{self.name} is up{' and holds the engine' if self.app.engine.holder else ''}")
 
     def stop(self) -> None:
