@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,21 +105,26 @@ def _tell(report: CopyReport, target: str, seconds: float, verify_only: bool) ->
     if report.discarded:
         click.echo("the unfinished copy was discarded, and all was copied anew")
     elif report.resumed:
-        click.echo(f"went on with an unfinished copy, which had {report.resumed:,} instances")
+        click.echo(f"went on with an unfinished copy, which had {_number(report.resumed, 'instance')}")
     if report.damaged:
-        click.echo(f"{len(report.damaged):,} damaged histories are the same on both sides:", err=True)
+        click.echo("damaged, and the same on both sides:", err=True)
         _list(report.damaged)
     if report.differences:
         _list(report.differences)
         raise Unsuccessful(
-            f"{len(report.differences):,} differences; {shown(target)} is not the same database"
+            f"{_number(len(report.differences), 'difference')}; {shown(target)} is not the same database"
             + ("" if verify_only else " and stays closed: begin anew with --restart")
         )
+    compared = _number(report.compared, "instance")
     if verify_only:
-        click.echo(f"{report.compared:,} instances, every history and row is the same on both sides ({seconds:.1f} s)")
+        click.echo(f"{compared}, every history and row is the same on both sides ({seconds:.1f} s)")
         return
-    click.echo(f"{report.compared:,} instances copied and compared in {seconds:.1f} s")
+    click.echo(f"{compared} copied and compared in {seconds:.1f} s")
     click.echo(f"start everything on {shown(target)} now, and nothing on the source: both would do the same work")
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _list(lines: list[str]) -> None:
@@ -133,15 +139,16 @@ def _list(lines: list[str]) -> None:
 class CopyProgress:
     """Tells on stderr how far a copy is, once it takes more than a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._terminal = sys.stderr.isatty()
         self._what = ""
-        self._began = self._told = time.monotonic()
+        self._began = self._told = clock()
         self._from = 0
         self._open = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if what != self._what:
             self._what, self._began, self._from = what, now, 0 if done == total else done
             self._told = now
