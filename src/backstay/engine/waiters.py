@@ -201,7 +201,7 @@ class Waiters:
     async def _with_news(self) -> list[tuple[int, str, Waiter]]:
         """The waiters whose instances have changed since they were last checked.
 
-        What a waiter has seen is what was read before its check. If it were read behind it, a commit in between would count
+        What a waiter has seen is what was read before its check. If it were read after it, a commit in between would count
         as seen, and nobody would look for it (a mutant of the simulator).
         """
         seen: dict[int, int | None] = {}

@@ -35,7 +35,7 @@ ALL = (1 << len(TABLES)) - 1
 _FOLLOWING = {"received": "taken"}
 
 
-class Shape(NamedTuple):
+class WriteShape(NamedTuple):
     statement: str
     tables: int  # mask: the tables whose rows it takes
 
@@ -48,16 +48,16 @@ class Shapes:
         last, self._answer = parts[-1].split("\n)\n")
         self._parts = dict(zip(parts[::2], [*parts[1:-2:2], f"{last}\n"], strict=True))
         self._most = most
-        self._kept: dict[tuple[int, bool], Shape] = {}
-        self._whole = {telling: Shape(self._join(ALL, telling), ALL) for telling in (False, True)}
+        self._kept: dict[tuple[int, bool], WriteShape] = {}
+        self._whole = {telling: WriteShape(self._join(ALL, telling), ALL) for telling in (False, True)}
 
-    def fitting(self, tables: int, telling: bool) -> Shape:
+    def fitting(self, tables: int, telling: bool) -> WriteShape:
         """The statement for a batch that has rows for these tables."""
         shape = self._kept.get((tables, telling))
         if shape is None:
             if len(self._kept) >= self._most:
                 return self._whole[telling]
-            shape = self._kept[tables, telling] = Shape(self._join(tables, telling), tables)
+            shape = self._kept[tables, telling] = WriteShape(self._join(tables, telling), tables)
         return shape
 
     def _join(self, tables: int, telling: bool) -> str:
