@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Error, Locator, Page, Route, expect
 
 from . import world_code as code
 from .conftest import NewPage
@@ -314,6 +316,29 @@ def test_nothing_keeps_anybody_out(new_page: NewPage, scheme: str, width: int) -
     page = new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in SCREENS:
         settled(page, path)
+        assert (path, axe(page), too_wide(page)) == (path, [], 0)
+
+
+def test_no_content_makes_the_page_wider_than_a_telephone(new_page: NewPage) -> None:
+    page = new_page(viewport={"width": 390, "height": 800})
+
+    def longer(name: str, text: str, **changes: str) -> None:
+        def answer(route: Route) -> None:
+            headers = {name: value for name, value in route.request.headers.items() if name != "if-none-match"}
+            with suppress(Error):  # the page may have gone on meanwhile, and waits for this answer no longer
+                body = route.fetch(headers=headers).json()
+                body[name] = [{**one, text: f"{one[text]}-{'long' * 40}", **changes} for one in body[name]]
+                route.fulfill(json=body)
+
+        page.route(re.compile(rf"/api/([\w/-]+/)?{name.replace('_', '-')}(\?|$)"), answer)
+
+    longer("workers", "worker_id", status="stale")  # then there is a button in the last column, under a heading for the ear
+    longer("task_queues", "name", throttled_because="because " * 40)
+    longer("build_ids", "build_id")
+    longer("tasks", "workflow_id")
+    for path in ("/waterline/queues", "/waterline/queues/nowhere", "/waterline/queues/default"):
+        settled(page, path)
+        expect(page.get_by_text("longlong").first).to_be_attached()
         assert (path, axe(page), too_wide(page)) == (path, [], 0)
 
 
