@@ -36,8 +36,8 @@ def copy(source: str, target: str, verify_only: bool, restart: bool, with_damage
 
     Each is a path, sqlite:PATH or postgresql://…. SOURCE must not be in use, and nobody can write to it during the copy; it
     stays as it is. TARGET must be new. A copy that was interrupted goes on when the same command is run again; until it is
-    finished, nothing else opens TARGET. At the end every history is read and folded again on both sides and every row is
-    compared; a difference is told with its workflow, and the exit code is 1.
+    finished, nothing else opens TARGET. At the end every history is read and folded again on both sides, and the rows of
+    workflows are compared; a difference is told with its workflow, and the exit code is 1.
 
     When it is done, start everything on TARGET and nothing on SOURCE: both would do the same work.
 

@@ -31,9 +31,9 @@ def open_store(
         return opened if unfinished else _finished(opened)
     store = SqliteStore(database.removeprefix("sqlite:"), kinds, offload)
     if not unfinished:
-        entries = store.kept(KIND)
-        assert isinstance(entries, Ready), "a file is read at once"
         try:
+            entries = store.kept(KIND)
+            assert isinstance(entries, Ready), "a file is read at once"
             refuse_mark(entries.value)
         except BaseException:
             store.close()

@@ -33,9 +33,6 @@ _AT = {name: place for place, name in enumerate(WORKFLOW.columns)}
 _OF_RUN = {name: place for place, name in enumerate(RUN.columns)}
 _SHARED = TASK.columns.index("body") + 1  # columns of a task that mean the same in every store
 
-UNREADABLE = (ValueError, KeyError, AttributeError, AssertionError, TypeError)
-"""What decoding and folding raise for rows that nobody of ours has written."""
-
 
 class StoredInstance:
     """What is stored of an instance: a digest of its row and of each kind of rows beside it, and what is wrong with them."""
@@ -128,7 +125,7 @@ def _fold(machine: Machine, run: _StoredRun, row: Row) -> None:
         run.end = event.sequence, event.checksum
     except HistoryDamaged as damage:
         run.damage = f"event {damage.sequence}: {damage.why}"
-    except UNREADABLE as error:
+    except Exception as error:  # what was never written by us may lead anywhere
         run.damage = f"event {row[1]}: it does not follow from those before it ({error!r})"
 
 
@@ -159,5 +156,5 @@ def _check_ends(one: StoredInstance) -> None:
 def _try(one: StoredInstance, what: str, read: Callable[[], object]) -> None:
     try:
         read()
-    except UNREADABLE as error:
+    except Exception as error:
         one.damage.append(f"{what} cannot be read ({error})")

@@ -79,14 +79,13 @@ class Copier:
         """Copy everything, compare it, and take the mark off if nothing differs."""
         await self._hold()
         mark = await self._begin(await self._fingerprint(), restart)
-        resumed = mark.copied
-        if not mark.complete:
-            mark = await self._pages(mark, with_damaged)
+        await self._pages(mark, with_damaged)
+        await self._rest()
+        await self._target.settle()
         differences, damaged = await self._compared()
         if not differences:
-            await self._source.thaw()
             await self._write_mark(None)
-        return CopyReport(self._total, resumed, self._discarded, differences, damaged)
+        return CopyReport(self._total, mark.copied, self._discarded, differences, damaged)
 
     async def compare(self) -> CopyReport:
         """Only compare."""
@@ -145,7 +144,7 @@ class Copier:
         finally:
             await self._target.thaw()
 
-    async def _pages(self, mark: CopyMark, with_damaged: bool) -> CopyMark:
+    async def _pages(self, mark: CopyMark, with_damaged: bool) -> None:
         refused: list[str] = []
         done = mark.copied
         async for part, keys in self._parts(mark.after):
@@ -160,10 +159,6 @@ class Copier:
             self._progress("copied", done, self._total)
         if refused:
             raise DamagedSource(refused)
-        mark = msgspec.structs.replace(mark, complete=True)
-        await self._rest(mark)
-        await self._target.settle()
-        return mark
 
     async def _page(self, part: KeyRange, mark: CopyMark) -> None:
         async def insert_all(insert: Insert) -> None:
@@ -172,14 +167,19 @@ class Copier:
 
         await self._target.write(insert_all, _put(mark))
 
-    async def _rest(self, mark: CopyMark) -> None:
-        """What belongs to no instance: little, and so in one transaction."""
+    async def _rest(self) -> None:
+        """What belongs to no instance: little, and so in one transaction, which an earlier copier may have done already."""
 
         async def insert_all(insert: Insert) -> None:
             for table in WHOLE:
                 await _pour(all_rows(self._source, table), table, insert)
 
-        await self._target.write(insert_all, _put(mark))
+        await self._target.write(
+            insert_all,
+            ("delete from send", ()),
+            ("delete from tally", ()),
+            ("delete from registry where kind <> ?", (KIND,)),
+        )
 
     async def _parts(self, after: int) -> AsyncIterator[tuple[KeyRange, list[int]]]:
         """All instances after a key, in pages. The last page has no end, and rows without an instance are in some page, too."""

@@ -19,7 +19,6 @@ class CopyMark(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: str  # of what the source held when the copy began
     after: int = 0  # the instances up to this key are here
     copied: int = 0  # how many these are
-    complete: bool = False  # everything is here; only to be compared
 
 
 def mark_of(entries: Sequence[RegistryEntry]) -> CopyMark | None:
