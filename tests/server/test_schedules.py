@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 
 from .kit import ME, Api, blob, serving
@@ -317,6 +318,23 @@ async def test_a_request_that_is_repeated_is_done_once() -> None:
         fired = [await post(api, "trigger", {"overlap_policy": "allow_all"}, **same) for _ in range(2)]
         assert fired[0] == fired[1]
         assert (await shown(api))["fires_count"] == 1
+
+
+async def test_a_creation_without_an_id_that_is_repeated_makes_one_schedule() -> None:
+    nameless = {name: value for name, value in body().items() if name != "schedule_id"}
+    async with serving() as api:
+
+        async def create(request_id: str, **more: Any) -> httpx.Response:
+            return await api.control("POST", "/schedules", nameless | more, headers={"X-Request-Id": request_id})
+
+        first = await create("r-1")
+        assert first.status_code == 201, first.text
+        assert (await create("r-1")).json() == first.json()
+        assert (await create("r-2")).json()["schedule_id"] != first.json()["schedule_id"]
+        assert len({(await api.control("POST", "/schedules", nameless)).json()["schedule_id"] for _ in range(2)}) == 2
+        assert len((await api.control("GET", "/schedules")).json()["schedules"]) == 4
+        other = await create("r-1", note="another one")
+        assert other.status_code == 409, other.text
 
 
 async def test_namespaces_and_roles_keep_schedules_apart() -> None:
