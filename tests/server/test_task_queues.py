@@ -39,6 +39,18 @@ async def test_a_queue_says_what_waits_and_since_when_in_numbers() -> None:
         assert (empty["approximate_backlog_count"], empty["approximate_backlog_age"]) == (0, None)
 
 
+async def test_a_name_with_a_slash_is_one_segment_of_an_address() -> None:
+    async with serving() as api:
+        await api.start("o-1", task_queue="eu/orders")
+        assert (await queue(api, "eu%2Forders"))["stats"]["approximate_backlog_count"] == 1
+        tasks = await api.control("GET", "/task-queues/eu%2Forders/tasks")
+        assert [one["workflow_id"] for one in tasks.json()["tasks"]] == ["o-1"], tasks.text
+        assert (await queue(api, "eu%2Ftasks"))["name"] == "eu/tasks", "the name of a queue is no part of a route"
+        assert (await api.http.get("/api%2Fhealth")).json()["reason"] == "route_not_found"
+        drained = await api.control("POST", "/task-queues/eu%2Forders/build-ids/drain", {"build_id": "b1"})
+        assert drained.json()["task_queue"] == "eu/orders", drained.text
+
+
 async def test_a_task_row_that_is_gone_waits_no_longer() -> None:
     """What waits is counted on disk: no memory of this server contradicts a row."""
     async with serving() as api:

@@ -304,7 +304,7 @@ class HttpProtocol(asyncio.Protocol):
             route = self._route
             if route is None:
                 request.address = self.address
-                route, request.params = app.router.find(request.method, request.path)
+                route, request.params = app.router.find(request.method, request.target.partition("?")[0])
                 self._route = route
                 app.admit(route, request, self)
             if route.reads_body and not self._has_body(route, request):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from urllib.parse import unquote
 
 from msgspec import Struct
 
@@ -108,7 +109,10 @@ class Router:
             node.routes[route.method] = (route, names)
 
     def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+        """The route of a path as it was sent, and its parameters. A `%2F` is a part of a name, and not of the route."""
         parts = path.strip("/").split("/")
+        if "%" in path:
+            parts = [unquote(part) for part in parts]
         # A literal path without this method leaves it to a parameter: a schedule may be called `preview`.
         found = _descend(self._root, parts, 0, (), method) or _descend(self._root, parts, 0, (), None)
         if found is None:
