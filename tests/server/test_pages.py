@@ -65,6 +65,22 @@ async def test_the_page_has_no_other_method_and_the_api_is_not_behind_it() -> No
         assert (unknown.status_code, unknown.json()["reason"]) == (404, "route_not_found")
 
 
+async def test_only_the_head_of_a_page_or_file_can_be_asked_for() -> None:
+    version = load_assets().version
+    async with serving() as api:
+        for path in (
+            "/",
+            "/waterline",
+            "/waterline/runs/a",
+            f"/waterline/a/{version}/js/main.js",
+            "/waterline/a/0/x.js",
+        ):
+            whole = await api.http.get(path, follow_redirects=False)
+            head = await api.http.head(path, follow_redirects=False)
+            assert (head.status_code, head.content) == (whole.status_code, b""), path
+            assert head.headers == whole.headers, path
+
+
 def test_it_is_small() -> None:
     assets = load_assets()
     every = {"index.html": assets.shell, **assets.named}

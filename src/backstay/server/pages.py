@@ -47,9 +47,13 @@ def _sent(request: HttpRequest, asset: Asset, caching: tuple[bytes, bytes]) -> H
 
 
 PAGES = [
-    Route("GET", "/", _home, "open", EVERY, answers="text/html"),
-    Route("GET", "/waterline", _page, "open", EVERY, answers="text/html"),
-    Route("GET", "/waterline/{path*}", _page, "open", EVERY, answers="text/html"),
-    Route("GET", "/waterline/a/{version}/{file*}", _file, "open", EVERY, answers="text/plain"),
+    Route(method, path, handler, "open", EVERY, answers=answers)
+    for method in ("GET", "HEAD")
+    for path, handler, answers in (
+        ("/", _home, "text/html"),
+        ("/waterline", _page, "text/html"),
+        ("/waterline/{path*}", _page, "text/html"),
+        ("/waterline/a/{version}/{file*}", _file, "text/plain"),
+    )
 ]
 """Not part of the API, so no document lists them."""
