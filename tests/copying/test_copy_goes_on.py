@@ -8,15 +8,19 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from backstay import WorkflowFailed
-from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.task import Task
+from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.store import RegistryEntry
 from backstay.store.copying import copier
+from backstay.store.copying.postgresql_end import task_row
 
 from ..sdk.kit import eventually, names
 from . import flows
+from .conftest import SOME
 from .flows import Buffers, StillApp, copied, emits, go, waits
 
 
@@ -163,3 +167,50 @@ async def test_an_empty_database_is_copied(tmp_path: Path, postgresql_url: str) 
         pass
     report = await copied(tmp_path / "app.db", postgresql_url)
     assert (report.compared, report.differences) == (0, [])
+
+
+async def test_thousands_of_instances_are_copied_in_pages(source: Path, postgresql_url: str) -> None:
+    """One instance, made into 5,000 with the same history."""
+    with closing(sqlite3.connect(source)) as file, file:
+        ((key, run),) = file.execute("select key, run from workflow where workflow_id = 'w-1'").fetchall()
+        for table, changes, whose in (
+            ("workflow", {"key": "key + n", "run": "run + n", "workflow_id": "'c-' || n"}, f"key = {key}"),
+            (
+                "run",
+                {"key": "key + n", "workflow": "workflow + n", "run_id": "run_id || n", "workflow_id": "'c-' || n"},
+                f"key = {run}",
+            ),
+            ("event", {"run": "run + n"}, f"run = {run}"),
+            ("command", {"workflow": "workflow + n"}, f"workflow = {key}"),
+        ):
+            columns = [row[1] for row in file.execute(f"pragma table_info({table})")]
+            made = ", ".join(str(changes.get(column, column)) for column in columns)
+            file.execute(
+                "with recursive number (n) as (select 1 << 40 union all select n + (1 << 40) from number limit 5000)"
+                f" insert into {table} ({', '.join(columns)}) select {made} from number, {table} where {whose}"
+            )
+    pages: list[tuple[str, int]] = []
+    hooks: Any = {"progress": lambda what, done, total: pages.append((what, done))}
+    async with flows.copying(source, postgresql_url, **hooks) as both:
+        report = await both.copy()
+    assert (report.compared, report.differences, report.damaged) == (5000 + SOME, [], [])
+    assert pages == [(what, min(n * 500, 5000 + SOME)) for what in ("copied", "compared") for n in range(1, 12)]
+
+
+def test_a_task_of_a_file_gets_what_a_server_looks_for() -> None:
+    leased = Task(
+        id="t",
+        workflow=1,
+        run=2,
+        kind="activity",
+        type="charge",
+        routing=Routing(queue="q", compatibility="b1"),
+        available_at=3,
+        created_at=3,
+        state="leased",
+        until=9,
+    )
+    row = (1, "t", "leased", 3, msgspec.json.encode(leased), "default", "", "", "", "")
+    assert task_row(row) == (*row[:5], "default", "q", "activity", "charge", "b1", 9)
+    broken = (1, "t", "leased", 3, b"{", "default", "", "", "", "")
+    assert task_row(broken) == (*broken, None)

@@ -91,7 +91,7 @@ class PostgresqlEnd:
                 )
         columns = table.columns
         if table is TASK:
-            columns, found = (*columns, "until"), [_task(row) for row in found]
+            columns, found = (*columns, "until"), [task_row(row) for row in found]
         await session.copy_records_to_table(table.name, schema_name=self._place.schema, columns=columns, records=found)
 
     async def clear(self) -> None:
@@ -121,7 +121,7 @@ class PostgresqlEnd:
             raise unavailable(self._place.shown, error) from error
 
 
-def _task(row: Row) -> Row:
+def task_row(row: Row) -> Row:
     """A file keeps which workers a task waits for only while it is ready, and the end of its lease only in its body."""
     workflow, id, state, available_at, body, *wanted = row
     try:
