@@ -13,7 +13,7 @@ from playwright.sync_api import Error, Locator, Page, Route, expect
 from . import world_code as code
 from .conftest import NewPage
 from .kit import ADMIN, VIEWER, Complaints, ServerProcess, WorkerProcess, axe, modules, settled, too_wide, until
-from .world import CODE
+from .world import CODE, World
 
 SCREENS = (
     "/waterline/queues",
@@ -216,6 +216,17 @@ def test_liveness_is_proven_passes_are_rehearsed_and_the_audit_knows(served: Ser
     expect(page.get_by_role("region", name="audit").get_by_role("row")).to_have_count(2)
     expect(page.get_by_role("region", name="audit").get_by_role("link", name="r-1")).to_be_visible()
     assert "workflow_id=r-1" in page.url
+
+
+def test_runs_that_are_stranded_are_named_with_what_helps(page: Page, world: World) -> None:
+    proof = world.get("/system/liveness")
+    help = "POST /api/workflows/lost-1/repair"
+    named = {"workflow_id": "lost-1", "reason": "no_durable_resume_source", "action": help}
+    page.route("**/api/system/liveness", lambda route: route.fulfill(json=proof | {"stranded_runs": [named]}))
+    page.goto("/waterline/system")
+    row = page.get_by_role("region", name="stranded runs").get_by_role("row").last
+    expect(row.get_by_role("link", name="lost-1")).to_have_attribute("href", "/waterline/runs/lost-1")
+    expect(row.get_by_role("cell")).to_have_text(["lost-1", "no durable resume source", help])
 
 
 def test_a_server_that_is_ill_still_says_why(page: Page, complaints: Complaints) -> None:

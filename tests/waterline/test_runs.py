@@ -190,6 +190,22 @@ def test_new_runs_wait_behind_a_button_and_rows_change_where_they_are(lone: Serv
     expect(fresh).to_be_hidden()
 
 
+def test_rows_that_are_closed_are_not_asked_for_again(lone: ServerProcess, new_page: NewPage) -> None:
+    for number in range(2):
+        begin(lone, f"old-{number}")
+    page = new_page(base_url=lone.url)
+    settled(page, "/waterline/runs?bucket=running")
+    lone.call("POST", "/workflows/old-1/terminate")
+    expect(page.locator("#runs tbody tr").first).to_contain_text("terminated")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    begin(lone, "new-1")
+    expect(page.get_by_role("button", name="1 new")).to_be_visible()
+    assert any("/api/flows/running?" in url for url in asked)
+    assert not [url for url in asked if "run_id=" in url]
+    expect(ids(page)).to_have_text(["old-1", "old-0"])
+
+
 def test_older_pages_have_an_address(lone: ServerProcess, new_page: NewPage) -> None:
     for number in range(60):
         begin(lone, f"run-{number:02}")

@@ -122,7 +122,7 @@ export function open(app) {
         const rows = new Map(found.flows.map((/** @type {any} */ row) => [row.run_id, row]));
         const shown = new Set(before.rows.map((row) => row.run_id));
         const fresh = [...rows.keys()].filter((id) => !shown.has(id)).length;
-        const others = [...shown].filter((id) => !rows.has(id));
+        const others = before.rows.filter((row) => !row.is_terminal && !rows.has(row.run_id)).map((row) => row.run_id); // what is closed stays as it is
         if (others.length) for (const row of (await api.get("/api/flows/all", { run_id: others, fields: fieldsFor(chosen(query())), page_size: PAGE, definition: 0 })).flows) rows.set(row.run_id, row);
         if (list.data === before) {
           if (fresh && !before.fresh) app.announce(plural(fresh, "new run"));

@@ -58,7 +58,7 @@ function health(app, all) {
       h("p", { class: `sentence ${proof.stranded ? "tone-red" : ""}` }, `${plural(proof.open_runs, "open run")}, ${count(proof.stranded)} stranded, proven `, time(proof.proven_at)),
       h("p", { class: "caption" }, `Each open run is resumed by something that is on disk. The proof took ${span(proof.took_ms)}.`),
       figures(proof.resume_sources, Object.keys(proof.resume_sources).map((name) => `${words(name)}=${name}`)),
-      table("stranded runs", [["run", ({ workflow_id: id }) => named(runAddress(id), id)], "id=run_id mono"], proof.stranded_runs, "run_id")])),
+      table("stranded runs", [["run", ({ workflow_id: id }) => named(runAddress(id), id)], ["why", ({ reason }) => words(reason)], "what helps=action mono"], proof.stranded_runs, "workflow_id")])),
     panel("Findings", null, ...held(all["system/health"], (data) => [
       table("findings", [["how bad", ({ severity }) => told(severity)], "what=message note", "how many=count number", "oldest=oldest_at time wide", "what helps=action second wide note"], data.findings, "message", "There is nothing to report."),
       h("ul", { class: "checks" }, ...Object.entries(data.checks).map(([name, check]) => h("li", { key: name }, told(/** @type {any} */ (check).status, words(name)))))])),

@@ -13,7 +13,7 @@ const text = (/** @type {any} */ value, /** @type {string} */ more = " mono") =>
 /** By the name of the field. A width of 0 takes what is left. @type {Record<string, Column>} */
 const COLUMNS = {
   state: ["state", 112, (row) => badge(row.state, row.attention), "", "attention"],
-  workflow_id: ["workflow id", 200, (row) => link(runAddress(row.workflow_id, row.is_current_run ? null : row.run_id), { class: "mono clip", title: row.workflow_id }, h("bdi", null, row.workflow_id)), "", "run_id,is_current_run"],
+  workflow_id: ["workflow id", 200, (row) => link(runAddress(row.workflow_id, row.is_current_run ? null : row.run_id), { class: "mono clip", title: row.workflow_id }, h("bdi", null, row.workflow_id)), "", "run_id,is_current_run,is_terminal"],
   workflow_type: ["type", 140, (row) => text(row.workflow_type)],
   why: ["why", 0, (row) => text(row.why, "")],
   business_key: ["business key", 140, (row) => text(row.business_key)],
@@ -24,7 +24,7 @@ const COLUMNS = {
   since: ["since", 116, (row) => time(row.since), "since"],
   started_at: ["started", 116, (row) => time(row.started_at), "started"],
   closed_at: ["closed", 116, (row) => time(row.closed_at), "closed"],
-  duration_ms: ["duration", 92, (row) => span(row.is_terminal ? row.duration_ms : Math.max(0, now() - Date.parse(row.started_at))), "duration", "started_at,is_terminal"],
+  duration_ms: ["duration", 92, (row) => span(row.is_terminal ? row.duration_ms : Math.max(0, now() - Date.parse(row.started_at))), "duration", "started_at"],
 };
 const ALWAYS = ["state", "workflow_id"];
 const USUAL = "workflow_type,why,started_at,duration_ms";
