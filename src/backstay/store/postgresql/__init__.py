@@ -13,7 +13,7 @@ from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.kernel.values import Micros
 from backstay.store import Applied, Deferred, Loaded, Located, Opening, RegistryEntry, RunFilter, Unavailable
-from backstay.store.postgresql.connection import LOCK, Address, address, connect, prepare
+from backstay.store.postgresql.connection import LOCK, Address, address, check_sessions, connect, prepare
 from backstay.store.postgresql.listing import DIALECT, select_runs
 from backstay.store.postgresql.readers import Readers
 from backstay.store.postgresql.writer import PostgresqlWriter
@@ -50,6 +50,7 @@ class PostgresqlStore(Reading):
         place = address(url)
         connection = await connect(place)
         try:
+            await check_sessions(place, connection)
             await prepare(connection, place, create)
         except BaseException:
             connection.terminate()

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from backstay.store import IncompatibleStore, StoreError, Unavailable
 from backstay.store.address import shown
 from backstay.store.postgresql import forks
-from backstay.store.postgresql.driver import DriverConnection, asyncpg, unavailable
+from backstay.store.postgresql.driver import POOLED, DriverConnection, asyncpg, unavailable
 from backstay.store.sql import Migration, check_recorded, check_version, migrations
 
 OLDEST_SERVER = 14
@@ -67,17 +67,40 @@ async def connect(place: Address) -> DriverConnection:
             place.dsn,
             timeout=PATIENCE,
             command_timeout=LONGEST,
-            server_settings={
-                **{name: value for name, value in _SETTINGS.items() if name not in place.given},
-                "search_path": place.schema,
-            },
         )
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise unavailable(place.shown, error) from error
     except ValueError as error:  # the URL itself
         raise StoreError(f"{place.shown}: {error}; use postgresql://user@host:5432/database") from error
     forks.opened(connection)
+    # As a statement of its own: a pooler refuses, or even ignores, most settings at the start of a session.
+    settings = {name: value for name, value in _SETTINGS.items() if name not in place.given}
+    try:
+        await connection.execute(
+            ";".join(f"set {name} = '{value}'" for name, value in {**settings, "search_path": place.schema}.items())
+        )
+    except BaseException as error:
+        connection.terminate()
+        if isinstance(error, Exception):
+            raise unavailable(place.shown, error) from error
+        raise
     return connection
+
+
+async def check_sessions(place: Address, connection: DriverConnection) -> None:
+    """Refuse a pooler that shares a session of the server between clients: locks and settings of ours belong to a session."""
+    other = await connect(place)
+    try:
+        first, second = [(await one.fetch("select pg_backend_pid()"))[0][0] for one in (connection, other)]
+        shares = first == second
+    except (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError):
+        shares = True
+    except asyncpg.PostgresError as error:
+        raise unavailable(place.shown, error) from error
+    finally:
+        other.terminate()
+    if shares:
+        raise StoreError(f"{place.shown} is a pooler in transaction mode: {POOLED}")
 
 
 async def writing(place: Address) -> DriverConnection:

@@ -33,8 +33,16 @@ _CULPRIT = {"21", "22", "23", "54"}
 # The server ended the session, so what it was doing may be done or not.
 _LOST = {"57P01", "57P02", "57P05"}
 
+POOLED = (
+    "locks, settings and prepared statements belong to a session, which it shares between clients;"
+    " connect to the server itself, or set the pooler to session mode"
+)
+
 _ADVICE = {
     "08": "the connection failed; it goes on by itself when the server can be reached",
+    "08P01": "the server or a pooler before it does not take what was sent; look into its log",
+    "26000": f"a pooler in transaction mode? {POOLED}",
+    "42P05": f"a pooler in transaction mode? {POOLED}",
     "28P01": "check the user and password in the URL, PGPASSWORD or ~/.pgpass",
     "28": "the server does not let this user in; check the URL, the role and pg_hba.conf",
     "3D": "create it first, for example with `createdb`",
