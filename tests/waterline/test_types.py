@@ -68,6 +68,7 @@ def test_a_field_that_the_server_renames_is_found(tmp_path: Path) -> None:
         ("ended_at", "runs.js"),
         ("by_itself", "head.js"),
         ("waiting_seconds", "queues.js"),
+        ("took_ms", "system.js"),
     ):
         renamed = re.sub(rf'"{field}"(\??):', rf'"{field}_now"\1:', types)
         assert renamed != types

@@ -12,17 +12,20 @@ const FILTERS = ["command_type", "workflow_id", "status", "source", "caller", "t
 const CHOICES = /** @type {Record<string, string[]>} */ ({ status: ["", "accepted", "rejected"], source: ["", "http", "python", "dw", "webhook", "workflow", "schedule"] });
 const TONES = /** @type {Record<string, [string, string]>} */ ({ error: ["red", "▲"], warning: ["amber", "↻"], ok: ["done", "✓"] });
 
+const PATHS = /** @type {const} */ (["system/liveness", "system/projections", "system/repair", "system/retention", "system/activity-timeouts", "cluster/info", "namespaces", "tokens", "sessions"]);
+
+/** @typedef {{[Path in (typeof PATHS)[number] | "system/health" | "audit"]: Resource<Api.Get<`/api/${Path}`>>}} All */
+
 /** @param {App} app @returns {import("../main.js").Screen} */
 export function open(app) {
   const query = (/** @type {string} */ name) => app.route.query.get(name);
   const section = () => query("section") ?? "health";
-  /** @type {Record<string, Resource>} */
-  const all = Object.fromEntries(["system/liveness", "system/projections", "system/repair", "system/retention", "system/activity-timeouts", "cluster/info", "namespaces", "tokens", "sessions"].map((path) => [path, get(app, `/api/${path}`)]));
+  const all = /** @type {All} */ (Object.fromEntries(PATHS.map((path) => [path, get(app, `/api/${path}`)])));
   const filters = () => Object.fromEntries(FILTERS.map((name) => [name, query(name)]));
   // A server that is ill says so with status 503, and why in the same words.
   all["system/health"] = new Resource(() => app.api.get("/api/system/health").catch((/** @type {any} */ error) => { if (error.body?.findings) return error.body; throw error; }), app.update);
-  all["audit"] = get(app, "/api/audit", () => ({ page_size: 50, next_page_token: query("page"), ...filters() }));
-  /** @type {Record<string, [string[], () => any]>} what each part asks for, and how it looks */
+  all.audit = get(app, "/api/audit", () => ({ page_size: 50, next_page_token: query("page"), ...filters() }));
+  /** @type {Record<string, [(keyof All)[], () => any]>} what each part asks for, and how it looks */
   const views = {
     health: [["system/liveness", "system/health"], () => health(app, all)],
     maintenance: [["system/repair", "system/retention", "system/activity-timeouts", "system/projections"], () => maintenance(app, all, load)],
@@ -30,8 +33,8 @@ export function open(app) {
     access: [app.isAdmin ? ["tokens", "sessions"] : [], () => access(app, all, load)],
     audit: [["audit"], () => audit(app, all, filters())],
   };
-  const shown = () => views[section()] ?? /** @type {[string[], () => any]} */ (views["health"]);
-  const load = () => { for (const name of shown()[0]) void all[name]?.load(); };
+  const shown = () => views[section()] ?? /** @type {[(keyof All)[], () => any]} */ (views["health"]);
+  const load = () => { for (const name of shown()[0]) void all[name].load(); };
   load();
   let timer = 0;
   return {
@@ -50,7 +53,7 @@ export function open(app) {
 /** @param {string} status @param {string} [text] */
 const told = (status, text) => sign(TONES[status]?.[1] ?? "·", text ?? status, `tone-${TONES[status]?.[0] ?? "wait"}`);
 
-/** @param {App} app @param {any} all */
+/** @param {App} app @param {All} all */
 function health(app, all) {
   const prove = () => void attempt(app, "proven", async () => { all["system/liveness"].data = await app.api.get("/api/system/liveness", { fresh: 1 }); app.update(); });
   return [
@@ -69,14 +72,14 @@ function health(app, all) {
   ];
 }
 
-/** @param {App} app @param {any} all @param {() => void} load */
+/** @param {App} app @param {All} all @param {() => void} load */
 function maintenance(app, all, load) {
   /** What a pass would do. @param {any} answer @returns {string[]} */
   const seen = (answer) => answer.would_reconcile ?? answer.results?.map((/** @type {any} */ one) => `${words(one.outcome)} ${one.workflow_id ?? one.execution_id ?? one.run_id}`) ?? [`views of ${plural(answer.matched, "run")}`];
   /** @param {any} answer */
   const done = (answer) => { load(); tell("What was done", pre("what was done", Object.entries(answer).filter(([, value]) => typeof value === "number").map(([name, value]) => `${words(name)}: ${value}`).join("\n"))); };
   /** @param {string} title @param {string} label @param {string} path @param {string} sentence @param {any} body @param {(data: any) => any} view */
-  const pass = (title, label, path, sentence, body, view) => panel(title, press(app, label, asked(app, "post", `/api/${path}${path.endsWith("s/rebuild") ? "" : "/pass"}`, () => body, { title: `${label}?`, sentence, label, seen, done }), adminOnly(app, "do this")), ...held(all[path.replace("/rebuild", "")], view));
+  const pass = (title, label, path, sentence, body, view) => panel(title, press(app, label, asked(app, "post", `/api/${path}${path.endsWith("s/rebuild") ? "" : "/pass"}`, () => body, { title: `${label}?`, sentence, label, seen, done }), adminOnly(app, "do this")), ...held(all[/** @type {keyof All} */ (path.replace("/rebuild", ""))], view));
   return [
     pass("Repair", "Repair now", "system/repair", "What these runs need in order to move is restored from their histories, and blocked tasks are tried again.", {}, (data) => [
       figures(data.candidates, ["tasks to look at=existing_task_candidates", "runs without a task=missing_task_candidates red", ["oldest", span(Math.max(data.candidates.max_task_candidate_age_ms, data.candidates.max_missing_run_age_ms))]]),
@@ -91,7 +94,7 @@ function maintenance(app, all, load) {
   ];
 }
 
-/** @param {App} app @param {any} all @param {() => void} load */
+/** @param {App} app @param {All} all @param {() => void} load */
 function server(app, all, load) {
   const create = () => {
     const values = { name: "", description: "", retention_days: 30 };
@@ -108,12 +111,12 @@ function server(app, all, load) {
       ["workers", `heard every ${found.worker_fleet.heartbeat_interval_seconds} s, silent after ${found.worker_fleet.stale_after_seconds} s`],
       ["largest payload", bytes(found.limits.max_payload_bytes)], ["longest history", `${count(found.structural_limits.history_length)} events`], ["protocols", `control plane ${found.control_plane.version}, workers ${found.worker_protocol.version}`],
     ], "mono"))),
-    panel("Namespaces", press(app, "New namespace", create, adminOnly(app, "make namespaces")), ...held(all["namespaces"], (data) => table("namespaces", [
+    panel("Namespaces", press(app, "New namespace", create, adminOnly(app, "make namespaces")), ...held(all.namespaces, (data) => table("namespaces", [
       ["name", ({ name }) => named(`/waterline/?ns=${encodeURIComponent(name)}`, name)], "description=description note", "days kept=retention_days number", "made=created_at time wide"], data.namespaces, "name"))),
   ];
 }
 
-/** @param {App} app @param {any} all @param {() => void} load */
+/** @param {App} app @param {All} all @param {() => void} load */
 function access(app, all, load) {
   const why = adminOnly(app, "see tokens and sessions");
   if (why) return [panel("Tokens and sessions", null, h("p", { class: "empty" }, why))];
@@ -133,25 +136,25 @@ function access(app, all, load) {
   const act = (method, path, label, what, sentence, done) => press(app, label, asked(app, method, `/api/${path}`, () => ({}), { title: `${label} this ${what}?`, sentence, label, danger: method === "delete", done }));
   return [
     app.session.authentication === "none" ? h("p", { class: "notice" }, "This server asks nobody for a token (auth is none): everybody who reaches it is an administrator.") : null,
-    panel("Tokens", press(app, "New token", create), ...held(all["tokens"], (data) => table("tokens", [
+    panel("Tokens", press(app, "New token", create), ...held(all.tokens, (data) => table("tokens", [
       "token=token_id mono", "role=role", ["namespace", ({ namespace }) => namespace ?? "all", "mono"], ["payloads", ({ payloads }) => (payloads ? "yes" : "hidden"), "wide"], "note=note note", "made=created_at time wide", "rotated=rotated_at time wide",
       ["", ({ token_id: id }) => h("div", { class: "actions" }, act("post", `tokens/${id}/rotate`, "Rotate", "token", "It gets another secret. The old one is refused from then on, and its sessions end.", secret), act("delete", `tokens/${id}`, "Revoke", "token", "It is refused from then on, and its sessions end.", load))],
     ], data.tokens, "token_id", "No token was made here; those of the settings are not listed.", "dw token create --role viewer"))),
-    panel("Sessions of browsers", null, ...held(all["sessions"], (data) => table("sessions", [
+    panel("Sessions of browsers", null, ...held(all.sessions, (data) => table("sessions", [
       ["session", ({ session_id: id }) => `${id}${id === app.session.session_id ? " (this one)" : ""}`, "mono"], "role=role", "token=token_id mono wide", "from=address mono wide", "signed in=created_at time", "ends=expires_at time wide",
       ["", ({ session_id: id }) => act("delete", `sessions/${id}`, "End", "session", "Whoever uses it has to sign in again.", load)],
     ], data.sessions, "session_id", "Nobody is signed in."))),
   ];
 }
 
-/** @param {App} app @param {any} all @param {any} values */
+/** @param {App} app @param {All} all @param {any} values */
 function audit(app, all, values) {
-  return [panel("Who did what", button("Newest", () => { app.query({ page: null }); void all["audit"].load(); }),
+  return [panel("Who did what", button("Newest", () => { app.query({ page: null }); void all.audit.load(); }),
     h("form", { class: "filters", "aria-label": "filters", on: { submit: (/** @type {Event} */ event) => event.preventDefault() } }, ...FILTERS.map((name) => {
       const now = { [name]: values[name] ?? "" };
       return field(now, name, words(name), () => app.query({ [name]: now[name] || null, page: null }), { options: CHOICES[name]?.map((one) => [one, one || "any"]), class: "mono" });
     })),
-    ...held(all["audit"], (data) => [table("audit", [
+    ...held(all.audit, (data) => [table("audit", [
       "when=recorded_at time",
       ["command", ({ command_type: type, target_name: target }) => `${words(type)} ${target ?? ""}`, "note"],
       ["of", ({ workflow_id: id, schedule_id: schedule }) => (id ? named(runAddress(id), id) : schedule ? named(`/waterline/schedules/${encodeURIComponent(schedule)}`, schedule) : "–")],
