@@ -38,6 +38,8 @@ async def test_a_killed_copy_is_refused_and_goes_on(source: Path, postgresql_url
     with pytest.raises(Unavailable, match=r"the copy of sqlite:.*app.db into postgresql:.* is not finished; run the"):
         async with StillApp(postgresql_url):
             pass
+    with pytest.raises(Unavailable, match="is not finished"):
+        await open_store(postgresql_url, {})  # nor does anybody read or submit
     report = await copied(source, postgresql_url)
     assert (report.differences, report.resumed, report.discarded) == ([], there, False)
     async with StillApp(postgresql_url) as app:

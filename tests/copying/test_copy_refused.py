@@ -177,14 +177,15 @@ async def test_a_target_that_is_lost_in_the_middle_is_told_and_the_copy_goes_on(
 
 async def test_what_a_server_keeps_may_change_until_the_copy_goes_on(source: Path, tmp_path: Path) -> None:
     target = tmp_path / "target.db"
+    sql(source, "insert into registry values ('token', '', 'old', x'7b7d')")
     async with copying(source, target) as copier:
         copier._compared = lambda: 1 // 0  # type: ignore[method-assign, assignment]
         with pytest.raises(ZeroDivisionError):
             await copier.copy()
-    sql(source, "insert into registry values ('token', '', 't', x'7b7d')")
+    sql(source, "insert into registry values ('token', '', 'new', x'7b7d')")
     report = await copied(source, target)
     assert (report.differences, report.resumed) == ([], SOME)
-    assert sql(target, "select kind from registry where kind = 'token'") == [("token",)]
+    assert sql(target, "select name from registry where kind = 'token' order by name") == [("new",), ("old",)]
 
 
 # -- what is in the source
