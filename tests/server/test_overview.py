@@ -101,6 +101,37 @@ async def test_starts_and_ends_are_a_series_with_percentiles_by_type() -> None:
         assert (await overview(api, "24h"))["totals"]["started"] == 10
 
 
+async def test_each_of_the_busiest_types_has_a_trend_of_twelve_parts() -> None:
+    async with serving() as api:
+        await api.register()
+        minute = 60_000_000
+        current = api.server.now // minute * minute
+        for ago, kind, outcome, runs in (
+            (59, "order", "started", 3),  # the first minute of the window
+            (55, "order", "started", 1),
+            (54, "order", "completed", 2),
+            (2, "order", "failed", 1),
+            (0, "order", "started", 4),
+            (0, "new", "started", 1),
+        ):
+            row = "insert into tally values ('default', 60000000, ?, ?, ?, 0, ?)"
+            sql(api, row, current - ago * minute, kind, outcome, runs)
+        order, new = (await overview(api))["types"]["busiest"]
+        assert order["trend"] == {
+            "started": [4, *[0] * 10, 4],
+            "completed": [0, 2, *[0] * 10],
+            "failed": [*[0] * 11, 1],
+        }
+        assert new["trend"] == {"started": [*[0] * 11, 1], "completed": [0] * 12, "failed": [0] * 12}
+        await ended(api, "good", "completed")
+        for window in ("1h", "24h", "7d"):
+            (one,) = [one for one in (await overview(api, window))["types"]["busiest"] if one["completed"] % 2]
+            assert one["trend"]["completed"][-1] == 1, "what happens now is in it"
+            assert {name: sum(values) for name, values in one["trend"].items()} == {
+                name: one[name] for name in ("started", "completed", "failed")
+            }
+
+
 async def test_what_is_added_late_to_an_interval_that_is_over_is_seen_within_a_minute() -> None:
     async with serving() as api:
         assert (await overview(api))["totals"]["started"] == 0

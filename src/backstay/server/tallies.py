@@ -12,7 +12,15 @@ from typing import NamedTuple
 from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views.percentiles import percentile
 from backstay.protocol.history import iso
-from backstay.server.answers.overview import FlowSeries, FlowTotals, RunFlow, TypeAnswer, TypesAnswer
+from backstay.server.answers.overview import (
+    BusyTypeAnswer,
+    FlowSeries,
+    FlowTotals,
+    RunFlow,
+    TypeAnswer,
+    TypesAnswer,
+    TypeTrend,
+)
 from backstay.store import Store
 from backstay.store.figures import DurationCount, TallyCount
 from backstay.store.views import HOUR, MINUTE
@@ -20,6 +28,7 @@ from backstay.store.views import HOUR, MINUTE
 REREAD = 60 * SECOND
 KEPT = 100  # windows of namespaces whose past is kept
 TYPES = 50  # workflow types that are shown; the others are counted
+PARTS = 12  # of a window, in the trend of a type; they divide its intervals
 
 ENDS = ("completed", "failed")  # whose durations are told
 
@@ -46,7 +55,7 @@ class _Past(NamedTuple):
     until: Micros
     read_at: Micros
     series: list[TallyCount]
-    durations: list[DurationCount]
+    types: dict[str, TypeFigures]
 
 
 class TypeFigures(NamedTuple):
@@ -55,6 +64,7 @@ class TypeFigures(NamedTuple):
     workflow_type: str
     counts: dict[str, int]  # by outcome
     buckets: dict[int, int]  # durations of those that completed or failed
+    trend: TypeTrend
 
     @property
     def ended(self) -> int:
@@ -73,6 +83,17 @@ class TypeFigures(NamedTuple):
             "p50_ms": p50,
             "p95_ms": p95,
         }
+
+    def copied(self) -> TypeFigures:
+        trend = self.trend
+        return self._replace(
+            counts=self.counts.copy(),
+            buckets=self.buckets.copy(),
+            trend={"started": trend["started"][:], "completed": trend["completed"][:], "failed": trend["failed"][:]},
+        )
+
+    def shown_busy(self) -> BusyTypeAnswer:
+        return {**self.shown(), "trend": self.trend}
 
 
 class WindowFigures(NamedTuple):
@@ -105,7 +126,7 @@ class WindowFigures(NamedTuple):
         return {**_flow(totals), "pass_rate": rate, "p50_ms": p50, "p95_ms": p95}
 
     def shown_types(self) -> TypesAnswer:
-        return {"count": len(self.types), "busiest": [one.shown() for one in self.types[:TYPES]]}
+        return {"count": len(self.types), "busiest": [one.shown_busy() for one in self.types[:TYPES]]}
 
 
 class Tallies:
@@ -128,7 +149,7 @@ class Tallies:
                 until,
                 now,
                 await self._store.started_and_ended(namespace, window.grain, since, until),
-                await self._store.durations(namespace, window.grain, since, until),
+                await self._types(namespace, window, since, until),
             )
             self._past.pop((namespace, name), None)
             self._past[namespace, name] = past
@@ -137,18 +158,34 @@ class Tallies:
         after = current + window.grain
         series = await self._store.started_and_ended(namespace, window.grain, until, after)
         durations = await self._store.durations(namespace, window.grain, until, after)
-        return WindowFigures(window, since, past.series + series, _types(past.durations + durations))
+        types = {name: one.copied() for name, one in past.types.items()}
+        _add(types, durations, PARTS - 1)
+        return WindowFigures(window, since, past.series + series, _busiest_first(types))
+
+    async def _types(self, namespace: str, window: Window, since: Micros, until: Micros) -> dict[str, TypeFigures]:
+        """Read part by part. Together these reads go over the same rows as one of the whole window."""
+        length = window.intervals // PARTS * window.grain
+        found: dict[str, TypeFigures] = {}
+        for part in range(PARTS):
+            at = since + part * length
+            _add(found, await self._store.durations(namespace, window.grain, at, min(at + length, until)), part)
+        return found
 
 
-def _types(durations: list[DurationCount]) -> list[TypeFigures]:
-    found: dict[str, TypeFigures] = {}
+def _add(found: dict[str, TypeFigures], durations: list[DurationCount], part: int) -> None:
     for one in durations:
         figures = found.get(one.workflow_type)
         if figures is None:
-            figures = found[one.workflow_type] = TypeFigures(one.workflow_type, {}, {})
+            trend: TypeTrend = {"started": [0] * PARTS, "completed": [0] * PARTS, "failed": [0] * PARTS}
+            figures = found[one.workflow_type] = TypeFigures(one.workflow_type, {}, {}, trend)
         figures.counts[one.outcome] = figures.counts.get(one.outcome, 0) + one.runs
+        if one.outcome in figures.trend:
+            figures.trend[one.outcome][part] += one.runs
         if one.outcome in ENDS:
             figures.buckets[one.bucket] = figures.buckets.get(one.bucket, 0) + one.runs
+
+
+def _busiest_first(found: dict[str, TypeFigures]) -> list[TypeFigures]:
     return sorted(found.values(), key=lambda one: (-sum(one.counts.values()), one.workflow_type))
 
 

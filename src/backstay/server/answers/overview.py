@@ -73,9 +73,21 @@ class TypeAnswer(FlowTotals):
     workflow_type: str
 
 
+class TypeTrend(TypedDict):
+    """Runs in each of twelve parts of the window, the oldest first."""
+
+    started: list[int]
+    completed: list[int]
+    failed: list[int]
+
+
+class BusyTypeAnswer(TypeAnswer):
+    trend: TypeTrend
+
+
 class TypesAnswer(TypedDict):
     count: int
-    busiest: list[TypeAnswer]
+    busiest: list[BusyTypeAnswer]
 
 
 class OverviewQueue(TypedDict):
