@@ -13,10 +13,11 @@ from backstay.waterline import POLICY, load_assets
 
 from .kit import serving
 
-ALL = 91_100
-FIRST = 32_100
+ALL = 89_500
+FIRST = 31_800
 """Bytes over the wire of all files together, and of those that the first screen needs."""
 TYPE = re.compile(r"/\*\* @.*?\*/ ?")
+TAIL = re.compile(r"(?<=[;,{}()\]>]) (?://[^\"'`]*|/\*.*?\*/)$")
 
 
 async def test_every_address_is_the_page_and_needs_no_credential() -> None:
@@ -94,13 +95,14 @@ def test_files_are_sent_without_comments_and_otherwise_as_they_are() -> None:
     source = files("backstay.waterline") / "static" / "js" / "words.js"
     written, sent = source.read_text(), load_assets().named["js/words.js"].content.decode()
     lines = [line.strip() for line in written.splitlines()]
-    code = [TYPE.sub("", line) for line in lines if line and not line.startswith(("//", "/**"))]
+    code = [TYPE.sub("", TAIL.sub("", line)) for line in lines if line and not line.startswith(("//", "/**"))]
     assert [line for line in sent.splitlines() if line] == code
     for module in sorted(Path(str(files("backstay.waterline"))).rglob("*.js")):
         for number, line in enumerate(module.read_text().splitlines(), 1):
-            for found in TYPE.finditer(line):
+            for found in (*TYPE.finditer(line), *TAIL.finditer(line)):
                 before = TYPE.sub("", line[: found.start()])
-                assert before.count('"') % 2 == before.count("`") % 2 == 0, f"{module.name}:{number}: a type in a text"
+                inside = before.count('"') % 2 or before.count("`") % 2
+                assert not inside, f"{module.name}:{number}: a type or a comment in a text"
             assert line.count("`") % 2 == 0, (
                 f"{module.name}:{number}: a text of several lines would lose its indentation"
             )

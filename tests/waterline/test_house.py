@@ -343,7 +343,7 @@ def test_no_content_makes_the_page_wider_than_a_telephone(new_page: NewPage) -> 
 
         page.route(re.compile(rf"/api/([\w/-]+/)?{name.replace('_', '-')}(\?|$)"), answer)
 
-    longer("workers", "worker_id", status="stale")  # then there is a button in the last column, under a heading for the ear
+    longer("workers", "worker_id", status="stale")  # a button in the last column, under a heading for the ear alone
     longer("task_queues", "name", throttled_because="because " * 40)
     longer("build_ids", "build_id")
     longer("tasks", "workflow_id")

@@ -83,6 +83,22 @@ def test_queues_types_and_wakes_lead_on(page: Page, world: World) -> None:
     assert asked(page) == {"workflow_type": ['hostile <img src=x onerror="alert(1)">'], "bucket": ["all"]}
 
 
+def test_each_type_has_its_trend_in_a_picture_and_in_numbers(page: Page, world: World) -> None:
+    types = world.get("/overview")["types"]
+    trend = {"started": [0, 6, *[0] * 10], "completed": [0, 2, *[0] * 10], "failed": [0, 1, *[0] * 10]}
+    answer(page, world, types=types | {"busiest": [types["busiest"][0] | {"trend": trend}]})
+    page.goto(HERE)
+    said = "started 0 6 0 0 0 0 0 0 0 0 0 0, completed 0 2 0 0 0 0 0 0 0 0 0 0, failed 0 1 0 0 0 0 0 0 0 0 0 0"
+    picture = panel(page, "Types").get_by_role("img", name=said, exact=True)
+    expect(picture).to_be_visible()
+    drawn = "all => all.map(one => { const { y, height } = one.getBBox(); return [y, height].map(Math.round); })"
+    # Those that started go up from the middle; those that ended go down, the failed ones after the others.
+    assert picture.locator("path").evaluate_all(drawn) == [[0, 50], [50, 17], [67, 8]]
+    size = picture.bounding_box()
+    assert size is not None
+    assert (round(size["width"]), round(size["height"])) == (60, 18)
+
+
 def test_types_say_where_their_time_goes(page: Page) -> None:
     page.goto(HERE)
     row = panel(page, "Where the time goes").get_by_role("row", name=re.compile(r"^shop.order \d+( (> )?\d+ %){6}$"))

@@ -68,6 +68,8 @@ def _is_preloaded(name: str) -> bool:
 
 
 _COMMENTS = re.compile(r"^[ \t]*(?:/\*(?:(?!\*/).)*\*/[ \t]*$|//[^\n]*$)\n?", re.MULTILINE | re.DOTALL)
+_TAILS = re.compile(r"(?<=[;,{}()\]>]) (?://[^\"'`\n]*|/\*(?:(?!\*/).)*\*/)$", re.MULTILINE)
+"""Comments after code. Those with a quotation mark stay: what looks like one may be in a text."""
 _TYPES = re.compile(r"/\*\* @(?:(?!\*/).)*\*/ ?")
 _INDENTS = re.compile(r"^[ \t]+|\n(?=\n)", re.MULTILINE)
 
@@ -76,7 +78,7 @@ def _sent(name: str, content: bytes) -> bytes:
     """A module or stylesheet without its comments, types and indentation: a third of it, which no browser needs."""
     if not name.endswith((".js", ".css")):
         return content
-    return _INDENTS.sub("", _TYPES.sub("", _COMMENTS.sub("", content.decode()))).encode()
+    return _INDENTS.sub("", _TYPES.sub("", _TAILS.sub("", _COMMENTS.sub("", content.decode())))).encode()
 
 
 def _asset(name: str, content: bytes) -> Asset:

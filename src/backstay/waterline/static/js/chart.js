@@ -49,6 +49,20 @@ export function bars({ label, start, step, series: all, ticks, ahead }) {
     })));
 }
 
+/** A chart without its scale, for a cell of a table. @param {[Series, ...Series[]]} all */
+export function spark(all) {
+  const [{ values: starts }, ...ends] = all;
+  const feet = starts.map(() => 50);
+  const scale = 50 / Math.max(1, ...starts, ...starts.map((_, at) => ends.reduce((sum, { values }) => sum + (values[at] ?? 0), 0)));
+  const label = all.map(({ name, values }) => `${name} ${values.join(" ")}`).join(", ");
+  return h("svg", { class: "spark", viewBox: `0 0 ${starts.length} 100`, preserveAspectRatio: "none", role: "img", "aria-label": label }, h("title", null, label),
+    all.map(({ tone, values }) => h("path", { class: `fill-${tone}`, d: values.map((value, at) => {
+      const foot = feet[at] ?? 50;
+      if (values !== starts) feet[at] = foot + value * scale;
+      return value ? `M${at} ${foot}h.8v${value * (values === starts ? -scale : scale)}h-.8z` : "";
+    }).join("") })));
+}
+
 /**
  * A table: of each column its name and how a row is shown in it, else as the number of this name; the first one heads the row.
  * @param {string} label @param {[string, ((row: any) => any)?][]} columns @param {any[]} rows

@@ -2,13 +2,14 @@
 /** @import { App } from "../main.js" */
 
 import { Resource } from "../api.js";
-import { bars, chartTable, table } from "../chart.js";
+import { bars, chartTable, spark, table } from "../chart.js";
 import { confirm } from "../dialog.js";
 import { h } from "../dom.js";
 import { badge, button, copy, empty, glyph, held, link, panel, reach, time, tone, word, workerCommand } from "../parts.js";
 import { count, now, plural, span } from "../words.js";
 
 const WINDOWS = /** @type {[string, string, number][]} */ ([["1h", "1 h", 4], ["24h", "24 h", 4], ["7d", "7 d", 7]]);
+const KINDS = /** @type {[keyof Api.TypeTrend, string][]} */ ([["started", "wait"], ["completed", "done"], ["failed", "red"]]);
 const SPENT = /** @type {(keyof Api.TimeSpent)[]} */ (["code", "activities", "backoff", "queue", "timers", "waiting"]);
 const RARELY = 60_000; // histories are read for it
 const IDLE = 15_000; // what depends on the clock or on workers changes without a commit
@@ -160,7 +161,7 @@ export function open(app) {
   /** @param {{series: {since: string, interval_seconds: number, points: any[]}, totals: any, window: string}} data */
   function flow({ series: { since, interval_seconds, points }, totals, window: shown }) {
     const [, label, ticks] = WINDOWS.find(([name]) => name === shown) ?? ["", "", 4];
-    const kinds = [["started", "wait"], ["completed", "done"], ["failed", "red"]].map(([name = "", tone = ""]) => ({ name, tone, values: points.map((point) => point[name]) }));
+    const kinds = KINDS.map(([name, tone]) => ({ name, tone, values: points.map((point) => point[name]) }));
     return panel("Flow", [tables("flow"), h("div", { class: "chips", role: "group", "aria-label": "window" }, ...WINDOWS.map(([name, said]) =>
       button(said, () => app.query({ window: name }, { replace: false }), { class: "chip number", "aria-pressed": String(period() === name) })))],
     h("dl", { class: "totals" }, ...[...kinds.map(({ name, tone }) => [name, count(totals[name]), tone]), ["cancelled", count(totals.cancelled)], ["terminated", count(totals.terminated)],
@@ -186,6 +187,7 @@ export function open(app) {
   function types({ types: { count: all, busiest } }) {
     return panel("Types", all > busiest.length ? h("span", { class: "second" }, `the busiest ${busiest.length} of ${count(all)}`) : null, table("types", [
       ["type", ({ workflow_type: type }) => link(runsOf(type, "all"), { class: "clip", title: type }, type)],
+      ["trend", ({ trend }) => spark(/** @type {any} */ (KINDS.map(([name, tone]) => ({ name, tone, values: trend[name] }))))],
       ["started"], ["completed"],
       ["failed", ({ failed, workflow_type: type }) => failed ? link(runsOf(type, "failed"), { class: "tone-red" }, `✕ ${count(failed)}`) : "0"],
       ["pass rate", (type) => percent(type.pass_rate)],
