@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from urllib.parse import quote
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from .conftest import NewPage
 from .kit import ServerProcess, modules
@@ -56,3 +57,17 @@ def test_commands_to_copy_quote_what_they_name(lone: ServerProcess, new_page: Ne
     worker = ["dw", "worker", "FILE", "--server", lone.url, "--queue", QUEUE]
     assert command(f"/waterline/queues/{quote(QUEUE, safe='')}", "dw worker") == worker
     assert command("/waterline/runs/order-1", "dw worker") == worker
+
+
+def test_no_command_is_shown_before_its_queue_is_known(lone: ServerProcess, new_page: NewPage) -> None:
+    body = {"workflow_type": "order", "workflow_id": "order-1", "task_queue": QUEUE}
+    assert lone.call("POST", "/workflows", body).status_code == 201
+    page = new_page(base_url=lone.url)
+    held: list[Route] = []
+    page.route(re.compile(r"/api/workflows/order-1/summary(\?|$)"), lambda route: held.append(route))
+    page.goto("/waterline/runs/order-1")
+    expect(page.locator(".why .help")).to_be_visible()
+    expect(page.locator("code", has_text="dw worker")).to_have_count(0)
+    for route in held:
+        route.continue_()
+    expect(page.locator("code", has_text="dw worker")).to_contain_text("--queue")

@@ -70,7 +70,7 @@ export function actions(ctx, reload) {
       if (!action) return null;
       if (!action.allowed) {
         const queue = ctx.summary.data?.queue;
-        const command = action.verb === "start_worker" ? workerCommand(app, queue) : null;
+        const command = queue && action.verb === "start_worker" ? workerCommand(app, queue) : null;
         return h("p", { class: "help" }, h("span", { class: "second" }, h("bdi", null, `${capital(action.reason)}.`)), command ? [h("code", null, command), copy(command, "the command")] : null);
       }
       if (action.verb === "open_child" || action.verb === "open_run")
