@@ -85,8 +85,10 @@ class Projector:
 
     async def flush(self) -> None:
         """Write what was counted so far: the engine is about to close."""
-        if self.active and self._engine.holder and self._engine.down is None:
+        if self.active and self._engine.down is None:
             forgotten = self._count_indexed()
+            if not self._engine.holder:
+                forgotten = []
             tallies = [TallyRow(*place, n) for place, n in self._tallies.items()]
             self._tallies.clear()
             if tallies or forgotten:
@@ -108,7 +110,10 @@ class Projector:
 
     def _tick(self) -> None:
         self._alarm = None
-        if self._stopped or not self._engine.holder:
+        if self._stopped:
+            return
+        if not self._engine.holder:
+            self._tick_beside()
             return
         busy = bool(self.noted)
         forgotten = self._count_indexed()
@@ -130,6 +135,18 @@ class Projector:
             self.on_work()
         if (self.noted or self._waiting or self._tallies) and self._alarm is None:
             self._alarm = self._world.at(now + TICK, self._tick)
+
+    def _tick_beside(self) -> None:
+        """Beside the engine, count what this process has started and ended. Summaries are made where runs go on."""
+        self._count_indexed()
+        for notes in (self.noted, self.closed, self.rested, self._waiting):
+            notes.clear()
+        if self._tallies and self._engine.down is None and not self._writing:
+            tallies = [TallyRow(*place, n) for place, n in self._tallies.items()]
+            self._tallies.clear()
+            self._write(ViewChanges((), (), (), tallies))
+        if self._tallies and self._alarm is None:
+            self._alarm = self._world.at(self._world.now() + SECOND, self._tick)
 
     def _count_indexed(self) -> list[int]:
         """Count runs that started or closed since the last tick. Returns those that may have the summary of an open run."""

@@ -200,7 +200,7 @@ export function open(app) {
   function spending() {
     /** @param {Api.TypeTimeSpent} one @param {keyof Api.TimeSpent} kind */
     const share = ({ milliseconds: all }, kind) => all[kind] / (SPENT.reduce((sum, name) => sum + all[name], 0) || 1);
-    return panel("Where the time goes", h("span", { class: "second" }, "of the last closed runs"), ...held(spent, ({ types: found }) => table("where the time goes", [
+    return panel("Where the time goes", h("span", { class: "second" }, "of the last closed runs"), ...held(spent, ({ types: found }) => !found.some(({ runs }) => runs) ? h("p", { class: "second" }, "No run of these types has closed yet.") : table("where the time goes", [
       ["type", ({ workflow_type: type }) => link(runsOf(type, "all"), { class: "clip", title: type }, type)],
       ["runs", ({ runs, sampled }) => `${sampled ? "last " : ""}${count(runs)}`],
       ["share", (one) => h("div", { class: "spent", "aria-hidden": "true" }, ...SPENT.map((kind) => h("span", { class: `spent-${kind}`, title: kind, style: { width: `${100 * share(one, kind)}%` } })))],
