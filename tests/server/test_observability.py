@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -61,6 +62,21 @@ def half(standard: StandardObservability) -> object:
     return object()
 
 
+class Editing(StandardObservability):
+    """Changes an answer in place, for its caller alone."""
+
+    async def runs(self, request: HttpRequest, read: Read) -> Answer:
+        found = await read()
+        assert not isinstance(found, HttpResponse)
+        changed = cast("dict[str, Any]", found)
+        changed["read_by"] = [*changed.get("read_by", []), request.headers["x-request-id"]]
+        return found
+
+
+def editing(standard: StandardObservability) -> Editing:
+    return Editing(standard._metrics, standard._dashboard)
+
+
 nothing_callable = 5
 
 
@@ -86,6 +102,14 @@ async def test_the_boundary_is_replaced_by_a_setting_and_all_change() -> None:
             found = await read(api, f"/workflows/o-1{path}")
             assert found["stamped"] is True, path
         assert (await read(api, f"/workflows/o-1/runs/{run_id}/history/export"))["size"] > 500
+
+
+async def test_what_a_boundary_changes_in_an_answer_no_other_caller_gets() -> None:
+    async with serving(observability=f"{HERE}:editing") as api:
+        answers = await asyncio.gather(
+            *(api.control("GET", "/flows/running", headers={"x-request-id": f"r-{n}"}) for n in range(20))
+        )
+    assert [answer.json()["read_by"] for answer in answers] == [[f"r-{n}"] for n in range(20)]
 
 
 async def test_without_the_setting_the_server_answers() -> None:
