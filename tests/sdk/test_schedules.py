@@ -339,3 +339,12 @@ def test_the_same_without_await(tmp_path: Path) -> None:
         assert repr(app.schedules.handle("yearly")) == "<schedule 'yearly'>"
         one.delete()
         assert one.history()[-1].entry.type == "ScheduleDeleted"
+
+
+async def test_a_creation_without_an_id_that_is_repeated_under_one_request_id_is_one_schedule() -> None:
+    async with Still() as app:
+        once = app.options(request_id="create-1").schedules.options(every=600)
+        first, second = [await once.create(report, None, "north") for _ in range(2)]
+        other = await app.options(request_id="create-2").schedules.options(every=600).create(report, None, "north")
+        assert first.id == second.id != other.id
+        assert len(await app.schedules.list()) == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from msgspec.structs import replace
@@ -52,7 +53,11 @@ class ScheduleApi:
     # -- commands
 
     async def create(self, request: ask.CreateSchedule) -> ScheduleReply:
-        schedule_id = request.schedule_id if request.schedule_id is not None else self._engine.world.ids.ulid()
+        schedule_id = request.schedule_id
+        if schedule_id is None and request.request_id:  # the same one if it is repeated, so that its record is found
+            schedule_id = blake2b(request.request_id.encode(), digest_size=16).hexdigest()
+        elif schedule_id is None:
+            schedule_id = self._engine.world.ids.ulid()
         check_id(schedule_id)
         place = request.namespace + SCHEDULES
         key = await self._engine.key_of(place, schedule_id)

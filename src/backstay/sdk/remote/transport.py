@@ -119,10 +119,7 @@ class HttpTransport:
                 return await self._send(request, waiting(None))
             case tell.SignalWithStart(start=start):
                 return await self._send(replace(_numbered(request), start=_named(start)))
-            case schedules.CreateSchedule(schedule_id=schedule_id, request_id=request_id):
-                made = replace(request, schedule_id=schedule_id or fresh_id(), request_id=request_id or fresh_id())
-                return await self._send(made)
-            case schedules.ToSchedule(request_id=None):
+            case schedules.CreateSchedule(request_id=None) | schedules.ToSchedule(request_id=None):
                 return await self._send(_under_an_id(request))  # pyright: ignore[reportUnknownArgumentType]
             case ask.GetHistory(limit=None):
                 return await self._history(request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
 from typing import Annotated, Any
 
 import msgspec
@@ -118,17 +117,13 @@ class BackfillBody(Struct, frozen=True, kw_only=True):
 async def create(server: Server, request: HttpRequest) -> HttpResponse:
     """Create a schedule; without an id one is made."""
     body = request.decode(CreateScheduleBody)
-    request_id = request.headers.get("x-request-id")
-    schedule_id = body.schedule_id
-    if schedule_id is None and request_id:  # the same one for a request that is repeated, so that its record is found
-        schedule_id = blake2b(request_id.encode(), digest_size=16).hexdigest()
     reply = await server.api.call(
         ask.CreateSchedule(
-            schedule_id=schedule_id,
+            schedule_id=body.schedule_id,
             namespace=request.namespace,
             plan=SchedulePlan(**_changes(body, request.namespace)),
             paused=body.paused,
-            request_id=request_id,
+            request_id=request.headers.get("x-request-id"),
             source=source(request),
             context=origin(request),
         )
