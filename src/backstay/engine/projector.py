@@ -89,8 +89,7 @@ class Projector:
             forgotten = self._count_indexed()
             if not self._engine.holder:
                 forgotten = []
-            tallies = [TallyRow(*place, n) for place, n in self._tallies.items()]
-            self._tallies.clear()
+            tallies = self._take_tallies()
             if tallies or forgotten:
                 written = self._world.future()
                 self._store.put_views(
@@ -126,9 +125,8 @@ class Projector:
                 self._waiting.pop(key, None)
         if self._engine.down is None and not self._writing:
             rows = self._summaries(noted, now, busy)
-            tallies = [TallyRow(*place, n) for place, n in self._tallies.items()]
+            tallies = self._take_tallies()
             if rows or forgotten or tallies:
-                self._tallies.clear()
                 self._write(ViewChanges(rows, forgotten, (), tallies))
         self.lag = max((now - since for since in self._waiting.values()), default=0)
         if self.closed or self.rested:
@@ -142,11 +140,15 @@ class Projector:
         for notes in (self.noted, self.closed, self.rested, self._waiting):
             notes.clear()
         if self._tallies and self._engine.down is None and not self._writing:
-            tallies = [TallyRow(*place, n) for place, n in self._tallies.items()]
-            self._tallies.clear()
-            self._write(ViewChanges((), (), (), tallies))
+            self._write(ViewChanges(tallies=self._take_tallies()))
         if self._tallies and self._alarm is None:
             self._alarm = self._world.at(self._world.now() + SECOND, self._tick)
+
+    def _take_tallies(self) -> list[TallyRow]:
+        """What was counted since it was last written. In one order, so that two processes never wait for each other in a circle."""
+        tallies = [TallyRow(*place, n) for place, n in sorted(self._tallies.items())]
+        self._tallies.clear()
+        return tallies
 
     def _count_indexed(self) -> list[int]:
         """Count runs that started or closed since the last tick. Returns those that may have the summary of an open run."""

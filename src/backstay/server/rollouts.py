@@ -32,7 +32,7 @@ class Rollouts:
         self._on_change = on_change
 
     def unheard(self) -> Rollouts:
-        """These rollouts, of whose changes nobody is told."""
+        """The same rollouts, without calls of `on_change`."""
         self._on_change = lambda: None
         return self
 
