@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from backstay import AsyncClient, AsyncWorker, WorkflowAlreadyStarted, activity, workflow
+from backstay.link.http import LineReader
 from backstay.protocol.native import client as calls
-from backstay.sdk.remote.http import LineReader
 from backstay.server.native import call_batches
 
 from .kit import TOKEN, House, remote

@@ -13,8 +13,8 @@ import pytest
 from backstay import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
 from backstay.engine import recovery
 from backstay.kernel.task import Block
+from backstay.link.http import HttpClient, Reply
 from backstay.protocol.native import worker as wire
-from backstay.sdk.remote.http import HttpClient, Reply
 from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.transport import NOT_NOW
 from backstay.sdk.remote.worker_link import Reset

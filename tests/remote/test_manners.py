@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from backstay import AsyncClient, AsyncWorker, Signal, activity, side_effect, update, wait, workflow
+from backstay.link.http import HttpClient, Reply
 from backstay.protocol.native import worker as wire
-from backstay.sdk.remote.http import HttpClient, Reply
 from backstay.server.native import worker_routes
 from backstay.store import Unavailable
 

@@ -23,7 +23,8 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.sdk.remote import http, transport
+from backstay.link import http
+from backstay.sdk.remote import transport
 from backstay.server.server import Server
 
 from ..sdk.kit import eventually

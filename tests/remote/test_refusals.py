@@ -20,8 +20,9 @@ from backstay import (
     WorkflowAlreadyStarted,
     workflow,
 )
+from backstay.link import http
 from backstay.protocol.native import client as calls
-from backstay.sdk.remote import http, transport
+from backstay.sdk.remote import transport
 from backstay.sdk.remote import worker as workers
 
 from ..sdk.kit import eventually

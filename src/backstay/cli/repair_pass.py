@@ -63,8 +63,8 @@ def command(server: str | None, token: str | None, namespace: str, loop: bool, e
 
 
 async def _once(access: Access) -> None:
+    from backstay.link.http import Lost, NotHttp
     from backstay.sdk import errors
-    from backstay.sdk.remote.http import Lost, NotHttp
 
     try:
         click.echo(_said(await _pass(access)))
@@ -74,7 +74,7 @@ async def _once(access: Access) -> None:
 
 async def _loop(access: Access, every: float) -> None:
     """Repeat the pass. A server that cannot be reached is tried again; one that refuses the token ends the loop."""
-    from backstay.sdk.remote.http import Lost, NotHttp
+    from backstay.link.http import Lost, NotHttp
 
     running = asyncio.get_running_loop()
     stopping = asyncio.Event()

@@ -19,14 +19,14 @@ from msgspec.structs import replace
 
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.message import Refused
+from backstay.link import http
+from backstay.link.call_batcher import CallBatcher
+from backstay.link.http import LIMIT, HttpClient, Lost, NotHttp, Reply
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.protocol import schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.sdk import errors
-from backstay.sdk.remote import http
-from backstay.sdk.remote.call_batcher import CallBatcher
-from backstay.sdk.remote.http import LIMIT, HttpClient, Lost, NotHttp, Reply
 from backstay.ulid import PAIRS
 
 R = TypeVar("R")

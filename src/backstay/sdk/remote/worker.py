@@ -24,13 +24,13 @@ from typing import Any, Self, TypedDict, Unpack
 
 from backstay import collector
 from backstay.kernel.machine import Machine
+from backstay.link.http import Lost
 from backstay.protocol.native import worker as wire
 from backstay.sdk.author.options import expect, served
 from backstay.sdk.client.loop_thread import LoopThread, new_loop
 from backstay.sdk.errors import ServerUnreachable
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
-from backstay.sdk.remote.http import Lost
 from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import PAUSES, Access

@@ -33,12 +33,12 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Block
 from backstay.kernel.values import run_of
+from backstay.link.http import HttpClient, Lost, NotHttp, Reply
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import unpack
 from backstay.sdk import errors
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
-from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
 from backstay.sdk.remote.report_queue import PendingReport, ReportQueue, payload_size
 from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import NOT_NOW, PAUSES, Access, refusal, said_by

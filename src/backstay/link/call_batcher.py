@@ -10,9 +10,9 @@ import asyncio
 
 from msgspec import Raw
 
+from backstay.link.http import HttpClient, Lost, NotHttp, Reply
 from backstay.protocol import requests as ask
 from backstay.protocol.native import client as calls
-from backstay.sdk.remote.http import HttpClient, Lost, NotHttp, Reply
 
 ALONE = 4  # a call is sent alone while at most this many are on their way
 EXPORT = calls.OF[ask.ExportHistory].name  # its reply is long, and is streamed only if it comes alone
