@@ -30,6 +30,7 @@ from .conformance import Alone, Processes, Shared, instances
 from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .node_conformance import Watching
+from .ownership_conformance import OfShards
 from .seam import connection_of
 from .searching import Searching
 from .view_conformance import Projecting
@@ -72,7 +73,9 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared, Watching, Counted, Processes, Searching, Projecting):
+class TestFile(Alone, Shared, Watching, OfShards, Counted, Processes, Searching, Projecting):
+    exclusive = True
+
     @pytest.fixture
     def database(self, file: Handles) -> Handles:
         return file

@@ -30,6 +30,7 @@ from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store.figures import FiguresStore
 from backstay.store.measures import MeasuresStore
+from backstay.store.ownership import OwnershipStore
 from backstay.store.views import (
     BlockedPlace,
     InstanceFacts,
@@ -58,6 +59,13 @@ class Unavailable(StoreError):
     """The database cannot commit now (disk full, I/O error, locked, unreachable). Nothing was lost.
 
     Remove the cause that the message names; a running engine resumes by itself. Repeat the request with the same id.
+    """
+
+
+class Deposed(Unavailable):
+    """Another process has taken this one for dead, and works in its place.
+
+    Nothing that was not confirmed before was written. The engine goes on by itself, as a process that has just begun.
     """
 
 
@@ -234,8 +242,11 @@ def as_ready(verb: Callable[P, T]) -> Callable[P, Ready[T]]:
     return answer
 
 
-class Store(FiguresStore, MeasuresStore, Protocol):
-    """What an engine asks of a database. Reads see committed state only."""
+class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
+    """What an engine asks of a database. Reads see committed state only.
+
+    `shards` narrows a read to the instances of these shards, where several processes can be owners; None reads of all.
+    """
 
     shared: bool
     """Whether other processes can reach this database."""
@@ -280,23 +291,29 @@ class Store(FiguresStore, MeasuresStore, Protocol):
 
     def last_event(self, run: int) -> Awaitable[Recorded | None]: ...
 
-    def due(self, until: Micros, limit: int) -> Awaitable[list[tuple[Micros, int]]]:
+    def due(
+        self, until: Micros, limit: int, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[list[tuple[Micros, int]]]:
         """(next wake, instance key), earliest first."""
         ...
 
     def written_in_future(
-        self, now: Micros, after: tuple[Micros, int], limit: int
+        self, now: Micros, after: tuple[Micros, int], limit: int, *, shards: Sequence[int] | None = None
     ) -> Awaitable[list[tuple[Micros, int]]]:
         """Instances whose last event lies in the future (the clock was set back), paged by (next wake, instance key)."""
         ...
 
-    def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> Awaitable[list[Task]]:
+    def ready(
+        self, limit: int, after: tuple[Micros, int, str] | None = None, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[list[Task]]:
         """Unleased ready tasks, oldest first, paged by (available_at, instance key, task id)."""
         ...
 
-    def leased(self) -> Awaitable[list[Task]]: ...
+    def leased(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[Task]]: ...
 
-    def endless(self, limit: int, after: tuple[int, str] | None = None) -> Awaitable[list[Task]]:
+    def endless(
+        self, limit: int, after: tuple[int, str] | None = None, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[list[Task]]:
         """Tasks that are leased without an end, paged by (instance key, task id)."""
         ...
 
@@ -304,9 +321,11 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         """The task rows of an instance, without a look at its history."""
         ...
 
-    def failed(self) -> Awaitable[list[Task]]: ...
+    def failed(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[Task]]: ...
 
-    def mismatched(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
+    def mismatched(
+        self, after: int, limit: int, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[tuple[list[int], int | None]]:
         """One page of the sweep: instances with another number of task rows than expected, and where the next page begins."""
         ...
 
@@ -392,11 +411,15 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         """The record of the newest command of this type."""
         ...
 
-    def sends(self, after: int, limit: int) -> Awaitable[list[StoredSend]]:
-        """Outbox messages that were not delivered yet, in the order they were made."""
+    def sends(self, after: int, limit: int, *, shards: Sequence[int] | None = None) -> Awaitable[list[StoredSend]]:
+        """Outbox messages that were not delivered yet, in the order they were made. The shard is that of the sender."""
         ...
 
-    def awaiting(self, after: int, limit: int) -> Awaitable[list[int]]:
+    def sends_of(self, senders: Sequence[int]) -> Awaitable[list[StoredSend]]:
+        """All of these senders that were not delivered yet, in the order they were made."""
+        ...
+
+    def awaiting(self, after: int, limit: int, *, shards: Sequence[int] | None = None) -> Awaitable[list[int]]:
         """Instances that wait for the answer of another one, paged by key."""
         ...
 
@@ -408,7 +431,9 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         """The same for many entries, in one transaction."""
         ...
 
-    def expired(self, namespace: str, before: Micros, limit: int) -> Awaitable[list[RunRow]]:
+    def expired(
+        self, namespace: str, before: Micros, limit: int, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[list[RunRow]]:
         """Runs that were closed before a time, oldest first."""
         ...
 
@@ -420,6 +445,10 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         ...
 
     def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]: ...
+
+    def registry_version(self) -> Awaitable[int | None]:
+        """A number that changes with every entry that is kept or removed; None: unknown, so `changed` must be asked."""
+        ...
 
     def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
         """Write stored views in one transaction, which may be lost with the machine; `done` as in `apply`."""
@@ -481,7 +510,7 @@ class Store(FiguresStore, MeasuresStore, Protocol):
         """Whether another process has committed since the last call."""
         ...
 
-    def notices(self) -> Awaitable[list[int]]:
+    def notices(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[int]]:
         """Instances that other processes have changed since the last call."""
         ...
 

@@ -34,6 +34,7 @@ limit 2
 select next_wake, key
 from workflow
 where next_wake <= ?
+  and get_byte(?of, (key & 255)::int) <> 0 -- of shards
 order by next_wake, key
 limit ?
 
@@ -44,6 +45,7 @@ from workflow
 where next_wake >= ?
   and (next_wake, key) > (?, ?)
   and (select at from event where event.run = workflow.run and event.sequence = workflow.length) > ?
+  and get_byte(?of, (key & 255)::int) <> 0 -- of shards
 order by next_wake, key
 limit ?
 
@@ -53,6 +55,7 @@ select body
 from task
 where state = 'ready'
   and (available_at, workflow, id) > (?, ?, ?)
+  and get_byte(?of, (workflow & 255)::int) <> 0 -- of shards
 order by available_at, workflow, id
 limit ?
 
@@ -74,6 +77,7 @@ select key,
   )
 from workflow
 where key > ?
+  and get_byte(?of, (key & 255)::int) <> 0 -- of shards
 order by key
 limit ?
 
@@ -159,6 +163,7 @@ group by attention
 select body
 from task
 where state = 'failed'
+  and get_byte(?of, (workflow & 255)::int) <> 0 -- of shards
 
 -- name: open_sizes
 select count(*) filter (where events >= ? or bytes >= ?), max(events), max(bytes)
@@ -297,6 +302,7 @@ where workflow = ?
 select key, sender, namespace, workflow_id, kind, body
 from send
 where key > ?
+  and get_byte(?of, (sender & 255)::int) <> 0 -- of shards
 order by key
 limit ?
 
@@ -305,6 +311,7 @@ select key
 from workflow
 where awaited > 0
   and key > ?
+  and get_byte(?of, (key & 255)::int) <> 0 -- of shards
 order by key
 limit ?
 
@@ -328,6 +335,7 @@ from run
 where status in ('completed', 'failed', 'cancelled', 'terminated')
   and closed_at < ?
   and namespace = ?
+  and get_byte(?of, (workflow & 255)::int) <> 0 -- of shards
 order by closed_at
 limit ?
 

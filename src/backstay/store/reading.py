@@ -63,8 +63,13 @@ class Reading(Figures, Measures):
     _dialect: Dialect
 
     @abstractmethod
-    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Awaitable[T]:
-        """Run a named query and return what `shape` makes of its rows. Damage it finds is reported with the run's ids (`named`)."""
+    def _ask(
+        self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T], *, shards: Sequence[int] | None = None
+    ) -> Awaitable[T]:
+        """Run a named query and return what `shape` makes of its rows. Damage it finds is reported with the run's ids (`named`).
+
+        `shards`: only for instances of these.
+        """
 
     @abstractmethod
     def _walk(self, steps: Callable[[], Steps[T]]) -> Awaitable[T]:
@@ -156,34 +161,42 @@ class Reading(Figures, Measures):
 
         return self._ask("last_event", (run,), shape)
 
-    def due(self, until: Micros, limit: int) -> Awaitable[list[tuple[Micros, int]]]:
-        return self._ask("due", (until, limit), _pairs)
+    def due(
+        self, until: Micros, limit: int, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[list[tuple[Micros, int]]]:
+        return self._ask("due", (until, limit), _pairs, shards=shards)
 
     def written_in_future(
-        self, now: Micros, after: tuple[Micros, int], limit: int
+        self, now: Micros, after: tuple[Micros, int], limit: int, *, shards: Sequence[int] | None = None
     ) -> Awaitable[list[tuple[Micros, int]]]:
-        return self._ask("written_in_future", (after[0], *after, now, limit), _pairs)
+        return self._ask("written_in_future", (after[0], *after, now, limit), _pairs, shards=shards)
 
-    def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> Awaitable[list[Task]]:
-        return self._ask("ready", (*(after or (-1, 0, "")), limit), _tasks)
+    def ready(
+        self, limit: int, after: tuple[Micros, int, str] | None = None, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[list[Task]]:
+        return self._ask("ready", (*(after or (-1, 0, "")), limit), _tasks, shards=shards)
 
-    def leased(self) -> Awaitable[list[Task]]:
-        return self._ask("by_state", ("leased",), _tasks)
+    def leased(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[Task]]:
+        return self._ask("by_state", ("leased",), _tasks, shards=shards)
 
-    def endless(self, limit: int, after: tuple[int, str] | None = None) -> Awaitable[list[Task]]:
-        return self._ask("endless", (*(after or (-1, "")), limit), _tasks)
+    def endless(
+        self, limit: int, after: tuple[int, str] | None = None, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[list[Task]]:
+        return self._ask("endless", (*(after or (-1, "")), limit), _tasks, shards=shards)
 
     def tasks(self, workflow: int) -> Awaitable[list[Task]]:
         return self._ask("load_tasks", (workflow,), _tasks)
 
-    def failed(self) -> Awaitable[list[Task]]:
-        return self._ask("failed_tasks", (), _tasks)
+    def failed(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[Task]]:
+        return self._ask("failed_tasks", (), _tasks, shards=shards)
 
-    def mismatched(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
+    def mismatched(
+        self, after: int, limit: int, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[tuple[list[int], int | None]]:
         def shape(page: Found) -> tuple[list[int], int | None]:
             return [key for key, wrong in page if wrong], (page[-1][0] if len(page) == limit else None)
 
-        return self._ask("mismatched", (after, limit), shape)
+        return self._ask("mismatched", (after, limit), shape, shards=shards)
 
     def run(self, namespace: str, run_id: str) -> Awaitable[RunRow | None]:
         return self._ask("run_by_id", (run_id, namespace), lambda found: rows.run(found[0]) if found else None)
@@ -233,14 +246,23 @@ class Reading(Figures, Measures):
         asked = (workflow, command_type)
         return self._ask("last_command", asked, lambda found: rows.command(found[0]) if found else None)
 
-    def sends(self, after: int, limit: int) -> Awaitable[list[StoredSend]]:
-        return self._ask("sends", (after, limit), lambda found: [StoredSend(*row) for row in found])
+    def sends(self, after: int, limit: int, *, shards: Sequence[int] | None = None) -> Awaitable[list[StoredSend]]:
+        return self._ask("sends", (after, limit), _sends, shards=shards)
 
-    def awaiting(self, after: int, limit: int) -> Awaitable[list[int]]:
-        return self._ask("awaiting", (after, limit), lambda found: [key for (key,) in found])
+    def sends_of(self, senders: Sequence[int]) -> Awaitable[list[StoredSend]]:
+        if not senders:
+            return Ready([])
+        return self._ask("sends_of", (",".join(map(str, senders)),), _sends)
 
-    def expired(self, namespace: str, before: Micros, limit: int) -> Awaitable[list[RunRow]]:
-        return self._ask("expired", (before, namespace, limit), lambda found: [rows.run(row) for row in found])
+    def awaiting(self, after: int, limit: int, *, shards: Sequence[int] | None = None) -> Awaitable[list[int]]:
+        return self._ask("awaiting", (after, limit), _numbers, shards=shards)
+
+    def expired(
+        self, namespace: str, before: Micros, limit: int, *, shards: Sequence[int] | None = None
+    ) -> Awaitable[list[RunRow]]:
+        return self._ask(
+            "expired", (before, namespace, limit), lambda found: [rows.run(row) for row in found], shards=shards
+        )
 
     def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]:
         return self._ask("kept", (kind,), lambda found: [RegistryEntry(kind, *row) for row in found])
@@ -341,6 +363,10 @@ def _by_name(found: Found) -> dict[str, int]:
 
 def _pairs(found: Found) -> list[tuple[Micros, int]]:
     return [(at, key) for at, key in found]
+
+
+def _sends(found: Found) -> list[StoredSend]:
+    return [StoredSend(*row) for row in found]
 
 
 def _tasks(found: Found) -> list[Task]:

@@ -3,6 +3,11 @@
 `-- name: load_tasks` starts a query; the text up to the next name is its body. Queries that every dialect understands are
 in `store/queries.sql`, with `?` for a parameter; each dialect has a `queries.sql` of its own for the rest, which is all
 that writes rows of instances.
+
+A line that ends with `-- of shards` narrows a query to the instances of some shards. Without it the query is the one of its
+name. With it, where a dialect has many owners, it is `due_of_shards` for `due`: its last parameter, `?of`, has a byte for every
+shard, 1 for those that are asked for. One byte is found at once, however many shards are asked for; and
+the planner takes `<> 0` for a condition that most rows fulfil, so that it reads the same index as without it.
 """
 
 from __future__ import annotations
@@ -16,7 +21,10 @@ from typing import NamedTuple
 
 from backstay.store import IncompatibleStore
 
+OF_SHARDS = "_of_shards"
+
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_NARROWING = re.compile(r"\n(.*) -- of shards$", re.MULTILINE)
 
 
 class Migration(NamedTuple):
@@ -32,15 +40,27 @@ class Migration(NamedTuple):
 def queries(dialect: str, *, numbered: bool = False) -> dict[str, str]:
     """The queries of a dialect's package, with the shared ones. `numbered`: it writes a parameter as `$1`."""
     shared = _named("backstay.store")
-    if numbered:
-        shared = {name: number(query) for name, query in shared.items()}
-    return shared | _named(dialect)
+    own = _named(dialect)
+    whole = {name: _NARROWING.sub("", query) for name, query in (shared | own).items()}
+    if not numbered:
+        return whole
+    narrow = {f"{name}{OF_SHARDS}": query for name, query in (shared | own).items() if _NARROWING.search(query)}
+    return {name: number(query) for name, query in whole.items()} | {
+        name: _narrowed(query) for name, query in narrow.items()
+    }
 
 
 def number(statement: str) -> str:
     """The statement with `$1`, `$2`, ... in the place of each `?`."""
     numbers = count(1)
     return re.sub(r"\?", lambda _: f"${next(numbers)}", statement)
+
+
+def _narrowed(statement: str) -> str:
+    """With the line that names shards, and their parameter as the last."""
+    numbered = number(_NARROWING.sub(r"\n\1", statement).replace("?of", "$of"))
+    last = max((int(found) for found in re.findall(r"\$(\d+)", numbered)), default=0)
+    return numbered.replace("$of", f"${last + 1}")
 
 
 def _named(package: str) -> dict[str, str]:

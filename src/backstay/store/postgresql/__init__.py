@@ -13,6 +13,7 @@ from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.kernel.values import Micros
 from backstay.store import Applied, Deferred, Loaded, Located, Opening, RegistryEntry, RunFilter, Unavailable
+from backstay.store.ownership import SHARDS, bytes_of
 from backstay.store.postgresql.connection import LOCK, Address, address, check_sessions, connect, prepare
 from backstay.store.postgresql.listing import DIALECT, select_runs
 from backstay.store.postgresql.readers import Readers
@@ -20,7 +21,7 @@ from backstay.store.postgresql.writer import PostgresqlWriter
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named, opened
 from backstay.store.rows import run as run_row
 from backstay.store.search import Steps
-from backstay.store.sql import number, queries
+from backstay.store.sql import OF_SHARDS, number, queries
 from backstay.store.views import VIEWS, ViewChanges, view_statements
 
 T = TypeVar("T")
@@ -42,6 +43,9 @@ class PostgresqlStore(Reading):
         self._sql = queries("backstay.store.postgresql", numbered=True)
         self._readers = readers
         self.writer = PostgresqlWriter(place, self._sql)
+        self.exclusive = False
+        self.shards = SHARDS
+        self.owned = bytearray(SHARDS)
         self._others: Found | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -140,7 +144,10 @@ class PostgresqlStore(Reading):
         before, self._others = self._others, await self._fetch("others", self.writer.id)
         return self._others != before
 
-    async def notices(self) -> list[int]:
+    async def registry_version(self) -> int | None:
+        return None
+
+    async def notices(self, *, shards: Sequence[int] | None = None) -> list[int]:
         return await self.writer.notices()
 
     async def close(self) -> None:
@@ -149,7 +156,11 @@ class PostgresqlStore(Reading):
 
     # -- reading
 
-    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Deferred[T]:
+    def _ask(
+        self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T], *, shards: Sequence[int] | None = None
+    ) -> Deferred[T]:
+        if shards is not None:
+            query, parameters = f"{query}{OF_SHARDS}", (*parameters, bytes_of(shards))
         return Deferred(lambda: self._answer(query, parameters, shape))
 
     def _listed(self, names: list[str]) -> list[str]:

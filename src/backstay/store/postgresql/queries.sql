@@ -38,6 +38,7 @@ select body
 from task
 where state = $1
   and state <> 'ready'
+  and get_byte(?of, (workflow & 255)::int) <> 0 -- of shards
 
 -- name: endless
 -- In the order of the index, where they stand together.
@@ -47,6 +48,7 @@ where state = 'leased'
   and state <> 'ready'
   and until is null
   and (workflow, id) > ($1, $2)
+  and get_byte(?of, (workflow & 255)::int) <> 0 -- of shards
 order by until, workflow, id
 limit $3
 
@@ -54,6 +56,12 @@ limit $3
 select last
 from workflow
 where key = $1
+
+-- name: sends_of
+select key, sender, namespace, workflow_id, kind, body
+from send
+where sender = any(string_to_array($1, ',')::bigint[])
+order by key
 
 -- name: moved
 select asked.key, w.last

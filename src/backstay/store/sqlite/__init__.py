@@ -16,6 +16,7 @@ from typing import IO, Any, TypeVar
 
 from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
+from backstay.kernel.values import Micros
 from backstay.store import (
     Applied,
     Deferred,
@@ -31,6 +32,7 @@ from backstay.store import (
 )
 from backstay.store.figures import FIGURES
 from backstay.store.measures import MEASURES
+from backstay.store.ownership import SHARDS, NodeFacts, NodeRow, Ownership, ShardRow
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named, opened
 from backstay.store.rows import encode
 from backstay.store.rows import run as run_row
@@ -60,6 +62,7 @@ MANY = 1000  # runs of one list: one that may be longer is read on a thread
 
 LONG = 1000  # events of a history that an engine reads on a thread
 EVERYTHING = 1 << 62
+ME, ANOTHER = 1, 2  # processes at a file, as far as one of them can tell
 LENGTH = InstanceRow.__struct_fields__.index("length")
 
 
@@ -95,6 +98,11 @@ class SqliteStore(Reading):
         self._figures = ReaderThread(path, "backstay-figures")
         self._measures = ReaderThread(path, "backstay-measures")
         self._lock: IO[str] | None = None
+        self._owner = False
+        self._facts = NodeFacts()
+        self.exclusive = True
+        self.shards = SHARDS
+        self.owned = bytearray(SHARDS)
         self._noticed = 0  # the last notice that was returned and could not be deleted yet
         try:
             self._open_readers(connection)
@@ -172,7 +180,11 @@ class SqliteStore(Reading):
     @as_ready
     def acquire(self) -> bool:
         """Take an OS lock, which the operating system frees when the process dies."""
+        return self._take()
+
+    def _take(self) -> bool:
         if self.path == ":memory:" or self._lock is not None:
+            self._owner = True
             return True
         try:
             lock = open(f"{self.path}-engine", "a+", encoding="utf-8")  # noqa: SIM115 - held as long as the engine lives
@@ -191,7 +203,50 @@ class SqliteStore(Reading):
         self._lock = lock
         forks.locks.add(lock)
         self.writer.tell = False
+        self._owner = True
         return True
+
+    def _release(self) -> None:
+        self._owner = False
+        if self._lock is not None:
+            forks.locks.discard(self._lock)
+            self._lock.close()
+            self._lock = None
+            self.writer.tell = True
+
+    @as_ready
+    def look(self) -> Ownership:
+        if self._owner:
+            owner = ME
+        else:
+            owner = ANOTHER if self.path != ":memory:" and self._is_locked() else None
+        nodes = [NodeRow(ME, self._facts, 0, True)]
+        if owner == ANOTHER:
+            nodes.append(NodeRow(ANOTHER, NodeFacts(), 0, True))
+        return Ownership(ME, [ShardRow(owner, 0)] * SHARDS, nodes)
+
+    @as_ready
+    def mark(self, facts: NodeFacts, now: Micros) -> bool:
+        self._facts = facts
+        return True
+
+    @as_ready
+    def claim(self, shards: Sequence[int]) -> dict[int, ShardRow]:
+        """All or none, whichever are asked for."""
+        return dict.fromkeys(range(SHARDS), ShardRow(ME, 0)) if shards and self._take() else {}
+
+    @as_ready
+    def depose(self, node: int, *, gone: bool = False) -> bool:
+        """The operating system frees the lock of a process that is dead."""
+        return False
+
+    @as_ready
+    def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> list[int]:
+        """Only all of them, and only to nobody: a lock cannot be given to another process."""
+        if to is not None or not self._owner or len(set(shards)) < SHARDS:
+            return []
+        self._release()
+        return list(shards)
 
     @as_ready
     def clock(self) -> None:
@@ -199,8 +254,10 @@ class SqliteStore(Reading):
 
     @as_ready
     def has_engine(self) -> bool:
-        if self.path == ":memory:" or self._lock is not None:
-            return True
+        return self.path == ":memory:" or self._lock is not None or self._is_locked()
+
+    def _is_locked(self) -> bool:
+        """Whether another process has the lock."""
         try:
             # Shared and only for a moment: a process that wants to become the engine meanwhile tries again soon.
             with open(f"{self.path}-engine", encoding="utf-8") as lock:
@@ -228,7 +285,11 @@ class SqliteStore(Reading):
         return True
 
     @as_ready
-    def notices(self) -> list[int]:
+    def registry_version(self) -> None:
+        """A file counts commits, not what they change."""
+
+    @as_ready
+    def notices(self, *, shards: Sequence[int] | None = None) -> list[int]:
         found = self._all("notices", (self._noticed,))
         if not found:
             return []
@@ -247,15 +308,15 @@ class SqliteStore(Reading):
         self._measures.close()
         self._reader.close()
         self._lister.close()
-        if self._lock is not None:
-            forks.locks.discard(self._lock)
-            self._lock.close()
-            self._lock = None
+        self._release()
         forks.closed(self.path)
 
     # -- reading
 
-    def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> Ready[T] | Deferred[T]:
+    def _ask(
+        self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T], *, shards: Sequence[int] | None = None
+    ) -> Ready[T] | Deferred[T]:
+        # A file has one owner for all its shards, so they are not looked at.
         if self._patient and (query in COUNTS or query in FIGURES or query in MEASURES):
             statement, given = self._sql[query], tuple(parameters)
             measured = self._measures if query in MEASURES else self._counter

@@ -181,6 +181,12 @@ where state = 'leased'
 order by workflow, id
 limit ?
 
+-- name: sends_of
+select key, sender, namespace, workflow_id, kind, body
+from send
+where sender in (select value from json_each('[' || ? || ']'))
+order by key
+
 -- name: last
 select last
 from workflow
