@@ -301,7 +301,7 @@ async def test_a_copy_with_differences_stays_closed(
 
 # -- nothing is forgotten
 
-LEFT_OUT = {"migration", "notice", "facet", "writer", "engine", "outcome", "sqlite_stat1", "sqlite_stat4"}
+LEFT_OUT = {"migration", "notice", "facet", "writer", "shard", "engine", "outcome", "sqlite_stat1", "sqlite_stat4"}
 """Tables of the database itself, of processes, and what is made of other rows."""
 
 

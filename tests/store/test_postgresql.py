@@ -29,6 +29,7 @@ from .conformance import Alone, Processes, Shared, instances, stale
 from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .node_conformance import Watching
+from .ownership_conformance import OfShards
 from .proxy import Fault, Proxy, proxied
 from .searching import Searching
 from .view_conformance import Projecting
@@ -101,15 +102,16 @@ def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
     handles = Handles(common_url)
 
     async def empty() -> None:
-        tables = set(await handles.tables()) - {"migration", "engine"}
-        await handles.sql("; ".join(["select 1", *(f"delete from {table}" for table in tables)]))
+        tables = set(await handles.tables()) - {"migration", "engine", "shard"}
+        free = ["update shard set owner = null, term = 0, clock = 0"] if tables else []
+        await handles.sql("; ".join(["select 1", *free, *(f"delete from {table}" for table in tables)]))
 
     runner.run(empty())
     yield handles
     runner.run(handles.close())
 
 
-class TestServer(Alone, Shared, Watching, Counted, Searching, Projecting):
+class TestServer(Alone, Shared, Watching, OfShards, Counted, Searching, Projecting):
     pass
 
 
@@ -222,7 +224,7 @@ async def test_an_answer_that_is_lost_twice_is_looked_up_right(database: Handles
             calls += 1
             if calls == 1:
                 async with database.session() as fence:  # as our own, whose answer nobody heard
-                    await fence.execute(store._sql["fence"], store.writer.id, batch + 1)
+                    await fence.execute(store._sql["fence"], store.writer.id, batch + 1, True)
                 raise Unavailable("the wire was cut again")
             return await looked(*args)
 

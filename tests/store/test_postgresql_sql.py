@@ -45,6 +45,7 @@ HOT = {
     "commands": "command_key",
     "command_by_request": "command_request",
     "sends": "send_pkey",
+    "sends_of": "send_sender",
     "awaiting": "workflow_awaited",
     "write": "workflow_pkey",
 }

@@ -149,7 +149,7 @@ def test_a_shape_has_the_parts_of_its_tables_and_numbers_its_parameters_anew() -
     assert "update workflow" in statement
     for absent in ("insert into workflow", "notice", "union all", "from taken", "event", "$96"):
         assert absent not in statement
-    last = 4 + WIDTHS[TABLES.index("moved")] + WIDTHS[TABLES.index("sent")]
+    last = 5 + WIDTHS[TABLES.index("moved")] + WIDTHS[TABLES.index("sent")]
     assert f"${last}::" in statement
     assert f"${last + 1}" not in statement
 
@@ -160,7 +160,7 @@ def test_a_batch_that_would_be_one_shape_too_many_takes_the_whole_statement() ->
     assert [tables for _, tables in kept] == list(range(1, MOST + 1))
     whole = shapes.fitting(MOST + 1, telling=False)
     assert whole.tables == ALL
-    assert f"${4 + sum(WIDTHS)}::" in whole.statement
+    assert f"${5 + sum(WIDTHS)}::" in whole.statement
     assert "notice" not in whole.statement
     assert shapes.fitting(3, telling=False) is kept[2]
     assert "notice" in shapes.fitting(3, telling=True).statement

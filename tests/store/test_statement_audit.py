@@ -24,11 +24,15 @@ FILES = sorted(Path(dialect.__file__).parent.rglob("*.py"))
 BY_ROW = "each row stands alone: it could be written by itself, in the partition that its key names"
 NO_PLACE = "the rows belong to no instance: small tables that every process reads"
 OF_HANDLE = "the row of the process that writes"
+OWNERSHIP = (
+    "the row of one process, and then rows of shards: two small tables that belong to no instance, kept in one place"
+)
 
 WRITES = {
     # -- what is written for no instance
-    **dict.fromkeys(("forget", "keep", "count_up", "forget_tally", "begin_term"), NO_PLACE),
-    **dict.fromkeys(("enrol", "fence", "resign", "tidy"), OF_HANDLE),
+    **dict.fromkeys(("forget", "keep", "move_registry", "count_up", "forget_tally", "begin_term"), NO_PLACE),
+    **dict.fromkeys(("enrol", "fence", "alive", "tidy"), OF_HANDLE),
+    **dict.fromkeys(("claim", "depose", "hand_over", "resign"), OWNERSHIP),
     # -- stored views, which can be made again
     **dict.fromkeys(("put_summary", "forget_summary"), BY_ROW),
     **dict.fromkeys(
@@ -59,8 +63,12 @@ SPANNING = {
 }
 """What needs rows of two partitions in one commit, and why doing without would be no harm."""
 
-LOCKS = {"lock", "locked", "unlock"}
-"""Locks by name: one engine per schema. Another one, in the code, keeps two processes from migrating at once."""
+LOCKS = {
+    *("lock", "unlock", "lock_shared"),
+    *("lock_id", "lock_probe", "unlock_probe", "id_locked", "look", "has_engine", "depose"),
+}
+"""Locks by name: one engine of an earlier version, or many owners. The others only show which sessions are there; where locks are not
+real, they are not asked for. Another one, in the code, keeps two processes from migrating at once."""
 
 _WRITES = re.compile(r"\b(?:insert\s+into|delete\s+from|update\s+(?!of\b)\w+(?:\s+\w+)?\s+set|merge\s+into|truncate)\b")
 _PART = re.compile(r"(?:^with|^\),) (\w+) as \(\n(.*?)(?=^\))", re.MULTILINE | re.DOTALL)

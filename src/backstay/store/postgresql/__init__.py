@@ -13,9 +13,10 @@ from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.kernel.values import Micros
 from backstay.store import Applied, Deferred, Loaded, Located, Opening, RegistryEntry, RunFilter, Unavailable
-from backstay.store.ownership import SHARDS, bytes_of
-from backstay.store.postgresql.connection import LOCK, Address, address, check_sessions, connect, prepare
+from backstay.store.ownership import SHARDS, NodeFacts, Ownership, ShardRow, bytes_of
+from backstay.store.postgresql.connection import Address, address, check_sessions, connect, prepare
 from backstay.store.postgresql.listing import DIALECT, select_runs
+from backstay.store.postgresql.nodes import PostgresqlNodes
 from backstay.store.postgresql.readers import Readers
 from backstay.store.postgresql.writer import PostgresqlWriter
 from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named, opened
@@ -37,15 +38,16 @@ class PostgresqlStore(Reading):
     shared = True
     _dialect = DIALECT
 
-    def __init__(self, place: Address, kinds: dict[str, type[Event]], readers: Readers) -> None:
+    def __init__(self, place: Address, kinds: dict[str, type[Event]], readers: Readers, evidence: bool) -> None:
         self.path = place.shown
         self._kinds = kinds
         self._sql = queries("backstay.store.postgresql", numbered=True)
         self._readers = readers
-        self.writer = PostgresqlWriter(place, self._sql)
         self.exclusive = False
         self.shards = SHARDS
         self.owned = bytearray(SHARDS)
+        self.writer = PostgresqlWriter(place, self._sql, self.owned, evidence=evidence)
+        self._nodes = PostgresqlNodes(self.writer, self._sql, self._fetch)
         self._others: Found | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -54,12 +56,12 @@ class PostgresqlStore(Reading):
         place = address(url)
         connection = await connect(place)
         try:
-            await check_sessions(place, connection)
+            evidence = await check_sessions(place, connection)
             await prepare(connection, place, create)
         except BaseException:
             connection.terminate()
             raise
-        store = cls(place, kinds, Readers(place, connection))
+        store = cls(place, kinds, Readers(place, connection), evidence)
         try:
             await store.changed()
         except BaseException:
@@ -128,7 +130,22 @@ class PostgresqlStore(Reading):
             return error
         return None
 
-    # -- one engine per schema
+    # -- owners
+
+    def look(self) -> Awaitable[Ownership]:
+        return self._nodes.look()
+
+    def mark(self, facts: NodeFacts, now: Micros) -> Awaitable[bool]:
+        return self._nodes.mark(facts, now)
+
+    def claim(self, shards: Sequence[int]) -> Awaitable[dict[int, ShardRow]]:
+        return self._nodes.claim(shards)
+
+    def depose(self, node: int, *, gone: bool = False) -> Awaitable[bool]:
+        return self._nodes.depose(node, gone=gone)
+
+    def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> Awaitable[list[int]]:
+        return self._nodes.hand_over(shards, to, now)
 
     async def acquire(self) -> bool:
         return await self.writer.acquire()
@@ -137,7 +154,7 @@ class PostgresqlStore(Reading):
         return (await self._fetch("clock"))[0][0]
 
     async def has_engine(self) -> bool:
-        return self.writer.holder or (await self._fetch("locked", LOCK))[0][0]
+        return self.writer.holder or await self._nodes.is_any_alive()
 
     async def changed(self) -> bool:
         await self.writer.check()
@@ -145,10 +162,14 @@ class PostgresqlStore(Reading):
         return self._others != before
 
     async def registry_version(self) -> int | None:
-        return None
+        return (await self._fetch("registry_version"))[0][0]
 
     async def notices(self, *, shards: Sequence[int] | None = None) -> list[int]:
-        return await self.writer.notices()
+        """Read and delete the notices. They are returned again if the answer of the delete is lost."""
+        found: Found = await self._ask("notices", (), lambda found: found, shards=shards)
+        if found:
+            await self.writer.forget_notices([key for key, _ in found])
+        return list(dict.fromkeys(workflow for _, workflow in found))
 
     async def close(self) -> None:
         await self.writer.close(CLOSING)

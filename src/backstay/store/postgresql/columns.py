@@ -12,6 +12,7 @@ from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import pack_buffered
 from backstay.kernel.send import pack
 from backstay.kernel.task import Task
+from backstay.kernel.values import KEY_BITS, KEY_EPOCH
 from backstay.store.rows import coalesced, encode, text
 
 Row = tuple[Any, ...]
@@ -24,10 +25,10 @@ WIDTHS = (16, 14, 19, 8, 8, 11, 2, 6, 2, 7)
 class Columns:
     """`asked` are the instances; `tables` says which tables have rows, as a mask (`shapes.TABLES`).
 
-    `mint` gives positions to commands.
+    `mint` gives positions to commands. `latest` is the time of the latest key that was minted for it; 0: none was.
     """
 
-    __slots__ = ("_rows", "asked", "tables")
+    __slots__ = ("_rows", "asked", "latest", "tables")
 
     def __init__(self, decisions: Iterable[Decision], mint: Callable[[], int]) -> None:
         batch = {decision.instance.key: decision for decision in coalesced(decisions)}
@@ -70,8 +71,12 @@ class Columns:
                 elif change.stored:
                     drops.append((key, change.task_id))
         self.asked = list(batch)
+        new, guards = _instances(batch)
+        minted = [row[0] for row in new] + [row[1] for row in opened] + [row[1] for row in sends]
+        self.latest = (max(minted) >> KEY_BITS) + KEY_EPOCH if minted else 0
         self._rows = (
-            *_instances(batch),
+            new,
+            guards,
             opened,
             changed,
             events,

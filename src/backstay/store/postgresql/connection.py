@@ -7,6 +7,7 @@ or is left untouched.
 from __future__ import annotations
 
 import re
+from secrets import randbits
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -14,7 +15,7 @@ from backstay.store import IncompatibleStore, StoreError, Unavailable
 from backstay.store.address import shown
 from backstay.store.postgresql import forks
 from backstay.store.postgresql.driver import POOLED, DriverConnection, asyncpg, unavailable
-from backstay.store.sql import Migration, check_recorded, check_version, migrations
+from backstay.store.sql import Migration, check_recorded, check_version, migrations, queries
 
 OLDEST_SERVER = 14
 SCHEMES = ("postgresql", "postgres")
@@ -43,6 +44,7 @@ class Address(NamedTuple):
     shown: str
     schema: str
     given: frozenset[str]  # settings that the URL itself makes
+    sessions: bool = True  # whether sessions may show which processes are alive
 
 
 def address(url: str) -> Address:
@@ -55,9 +57,12 @@ def address(url: str) -> Address:
         raise StoreError(
             f"the schema {schema!r} of the URL is not a plain name; use lower-case letters, digits and underscores"
         )
-    rest = urlencode([(name, value) for name, value in options if name != "schema"])
+    sessions = next((value for name, value in options if name == "sessions"), "yes")
+    if sessions not in ("yes", "no"):
+        raise StoreError(f"sessions={sessions} of the URL is neither yes nor no")
+    rest = urlencode([(name, value) for name, value in options if name not in ("schema", "sessions")])
     dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
-    return Address(dsn, shown(url), schema, frozenset(name for name, _ in options))
+    return Address(dsn, shown(url), schema, frozenset(name for name, _ in options), sessions == "yes")
 
 
 async def connect(place: Address) -> DriverConnection:
@@ -87,20 +92,44 @@ async def connect(place: Address) -> DriverConnection:
     return connection
 
 
-async def check_sessions(place: Address, connection: DriverConnection) -> None:
-    """Refuse a pooler that shares a session of the server between clients: locks and settings of ours belong to a session."""
+async def check_sessions(place: Address, connection: DriverConnection) -> bool:
+    """Refuse a pooler that shares a session of the server between clients: locks and settings of ours belong to a session.
+
+    Returns whether one session sees the locks of another: not every database that speaks like PostgreSQL has real ones.
+    """
     other = await connect(place)
     try:
         first, second = [(await one.fetch("select pg_backend_pid()"))[0][0] for one in (connection, other)]
         shares = first == second
+        seen = place.sessions and not shares and await _sees_locks(connection, other)
     except (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError):
-        shares = True
+        shares, seen = True, False
     except asyncpg.PostgresError as error:
         raise unavailable(place.shown, error) from error
     finally:
         other.terminate()
     if shares:
         raise StoreError(f"{place.shown} is a pooler in transaction mode: {POOLED}")
+    return seen
+
+
+async def _sees_locks(one: DriverConnection, other: DriverConnection) -> bool:
+    sql = queries("backstay.store.postgresql", numbered=True)
+    number = randbits(62)
+
+    async def ask(session: DriverConnection, name: str) -> bool:
+        return (await session.fetch(sql[name], number))[0][0]
+
+    try:
+        return (
+            await ask(other, "lock_probe")
+            and await ask(one, "id_locked")
+            and not await ask(one, "lock_probe")
+            and await ask(other, "unlock_probe")
+            and not await ask(one, "id_locked")
+        )
+    except asyncpg.PostgresError:
+        return False
 
 
 async def writing(place: Address) -> DriverConnection:

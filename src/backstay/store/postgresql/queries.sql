@@ -141,9 +141,19 @@ where committed > 0
   and id <> $1
 order by id
 
+-- name: registry_version
+select registry
+from engine
+
+-- name: move_registry
+update engine
+set registry = registry + 1
+
 -- name: notices
 select key, workflow
 from notice
+where key >= 0
+  and get_byte(?of, (workflow & 255)::int) <> 0 -- of shards
 order by key
 
 -- name: forget_notices
@@ -155,18 +165,157 @@ where key = any($1::bigint[])
 -- Held by this session: it goes with the connection, and so does everything that the connection could still have committed.
 select pg_try_advisory_lock(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
 
--- name: locked
--- Whether any session has it: a lock by one big number is shown as its two halves.
+-- name: lock_shared
+-- By every process that owns shards. Earlier versions have one engine, which takes this lock for itself alone.
+select pg_try_advisory_lock_shared(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
+
+-- name: has_engine
+-- Whether a session has the lock for itself alone, or a process that is alive owns a shard. A lock by one big number is shown as
+-- its two halves.
+with held as materialized (
+  select classid::bigint << 32 | objid::bigint as id, mode
+  from pg_locks
+  where locktype = 'advisory'
+    and database = (select oid from pg_database where datname = current_database())
+    and objsubid = 1
+    and granted
+)
+select exists (
+  select 1
+  from held
+  where id = ($1::bigint << 32 | 'workflow'::regclass::oid::bigint)
+    and mode = 'ExclusiveLock'
+) or exists (
+  select 1
+  from shard
+  join writer on writer.id = shard.owner
+  where not fenced
+    and seen > clock_timestamp() - make_interval(secs => $2::bigint / 1000000.0)
+    and not (session and $3::boolean and not exists (select 1 from held where held.id = writer.id))
+)
+
+-- name: lock_id
+-- By the session that writes: as long as it is there, others see it. Several may have it for a moment, after a lost connection.
+select pg_try_advisory_lock_shared($1::bigint)
+
+-- name: lock_probe
+select pg_try_advisory_lock($1::bigint)
+
+-- name: unlock_probe
+select pg_advisory_unlock($1::bigint)
+
+-- name: id_locked
 select exists (
   select 1
   from pg_locks
   where locktype = 'advisory'
     and database = (select oid from pg_database where datname = current_database())
-    and classid = $1::bigint::oid
-    and objid = 'workflow'::regclass::oid
+    and (classid::bigint << 32 | objid::bigint) = $1::bigint
     and objsubid = 1
     and granted
 )
+
+-- name: look
+-- Every process that is a node or owns something; for how long it was silent; whether its session is there; and a number that
+-- changes with every change of an owner.
+with held as materialized (
+  select classid::bigint << 32 | objid::bigint as id
+  from pg_locks
+  where locktype = 'advisory'
+    and database = (select oid from pg_database where datname = current_database())
+    and objsubid = 1
+    and granted
+)
+select id, facts, (extract(epoch from clock_timestamp() - seen) * 1000000)::bigint,
+  case when session and $1::boolean then id in (select id from held) end,
+  (select sum(term)::bigint from shard)
+from writer
+where not fenced
+  and (facts is not null or id in (select owner from shard))
+
+-- name: shards
+select owner, term, clock
+from shard
+order by id
+
+-- name: alive
+update writer
+set seen = clock_timestamp(), facts = $2, clock = greatest(clock, $3)
+where id = $1
+  and not fenced
+returning id
+
+-- name: claim
+-- The row of the process first, then rows of shards, in their order: as `hand_over`. A shard whose owner changes meanwhile is
+-- left out.
+with me as (
+  update writer
+  set seen = clock_timestamp()
+  where id = $1
+    and not fenced
+  returning id
+), free as materialized (
+  select shard.id, shard.term
+  from shard
+  where shard.id = any($2::integer[])
+    and not exists (select 1 from writer where writer.id = shard.owner and not writer.fenced)
+)
+update shard
+set owner = me.id, term = shard.term + 1
+from me, free
+where shard.id = free.id
+  and shard.term = free.term
+returning shard.id, shard.owner, shard.term, shard.clock
+
+-- name: depose
+-- Waits for a batch of that process that is under way. Then its row is another one, and is judged again: all of the condition
+-- depends on the row.
+with dead as (
+  update writer
+  set fenced = true, batch = batch + 1099511627776
+  where id = $1
+    and not fenced
+    and (
+      seen <= clock_timestamp() - make_interval(secs => $2::bigint / 1000000.0)
+      or (
+        $3::boolean
+        and session
+        and not exists (
+          select 1
+          from pg_locks
+          where locktype = 'advisory'
+            and database = (select oid from pg_database where datname = current_database())
+            and (classid::bigint << 32 | objid::bigint) = writer.id
+            and objsubid = 1
+            and granted
+        )
+      )
+    )
+  returning id, clock
+), freed as (
+  update shard
+  set owner = null, term = term + 1, clock = greatest(shard.clock, dead.clock)
+  from dead
+  where shard.owner = dead.id
+)
+select id
+from dead
+
+-- name: hand_over
+with me as (
+  update writer
+  set seen = clock_timestamp(), clock = greatest(clock, $4::bigint)
+  where id = $1
+    and not fenced
+  returning id, clock
+)
+update shard
+set owner = (select id from writer where writer.id = $3::bigint and not writer.fenced), term = term + 1,
+  clock = greatest(shard.clock, me.clock)
+from me
+where shard.id = any($2::integer[])
+  and shard.owner = me.id
+returning shard.id
 
 -- name: unlock
 select pg_advisory_unlock(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
@@ -190,10 +339,18 @@ on conflict (id) do nothing
 
 -- name: fence
 -- Waits until a batch of ours that is still on its way has ended, and shuts out one that is later still.
+-- What another process has fenced stays so.
 update writer
-set batch = $2, seen = now()
+set batch = $2, seen = clock_timestamp(), session = $3
 where id = $1
+  and not fenced
 returning committed
+
+-- name: standing
+-- Whether a handle was fenced, and its last batch; whether it owns shards.
+select writer.fenced, writer.committed, exists (select 1 from shard where owner = $1)
+from (select) as one
+left join writer on writer.id = $1
 
 -- name: left_out
 select stale
@@ -205,16 +362,24 @@ where writer = $1
 with gone as (
   delete from writer
   where id = $1
+  returning id, clock
+), freed as (
+  update shard
+  set owner = null, term = term + 1, clock = greatest(shard.clock, gone.clock)
+  from gone
+  where shard.owner = gone.id
 )
 delete from outcome
 where writer = $1
 
 -- name: tidy
--- Handles that ended without resigning. One that is merely quiet enrols again with its next batch.
+-- Handles that ended without resigning. One that is merely quiet enrols again with its next batch. One that owns shards is
+-- deposed first: its clock is still needed.
 with gone as (
   delete from writer
   where seen < now() - interval '1 day'
     and id <> $1
+    and not exists (select 1 from shard where shard.owner = writer.id)
   returning id
 )
 delete from outcome
@@ -226,7 +391,7 @@ where writer in (select id from gone)
 -- rows for are left out, and with them the lines that say so at their end (`shapes.py`).
 with mark as (
   update writer
-  set batch = $2, committed = $2, seen = now()
+  set batch = $2, committed = $2, seen = now(), clock = greatest(clock, $100::bigint)
   where id = $1
     and batch = $3
   returning id
@@ -344,6 +509,7 @@ with mark as (
   insert into notice (key, workflow)
   select $98::bigint + row_number() over (), key
   from passed
+  where key = any($99::bigint[])
 ), left_out as (
   insert into outcome (writer, batch, stale)
   select mark.id, $2, array(

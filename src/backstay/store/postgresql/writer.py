@@ -29,7 +29,7 @@ from secrets import randbits
 from typing import TypeVar
 
 from backstay.kernel.decision import Decision
-from backstay.store import ALL, Applied, Located, RegistryEntry, StoreError, Unavailable
+from backstay.store import ALL, Applied, Deposed, Located, RegistryEntry, StoreError, Unavailable
 from backstay.store.postgresql.columns import Columns
 from backstay.store.postgresql.connection import LOCK, Address, closed, writing
 from backstay.store.postgresql.driver import (
@@ -57,16 +57,22 @@ class Fenced(Exception):
 
 
 class PostgresqlWriter:
-    def __init__(self, place: Address, sql: dict[str, str]) -> None:
+    """`owned`: 1 for every shard of this process. `evidence`: its session shows that it is there."""
+
+    def __init__(self, place: Address, sql: dict[str, str], owned: bytearray, *, evidence: bool) -> None:
         self._place = place
+        self._owned = owned
+        self.evidence = evidence
         self._sql = sql
         self.shapes = Shapes(sql["write"])
         self.positions = Positions()
         self.connection: DriverConnection | None = None
         self._lock = asyncio.Lock()  # a session does one thing at a time
-        self._enrolled = False
+        self._enrolled = False  # in this session
+        self._known = False  # a row under this id was written
+        self._sharing = False  # this process is one of those that own shards, or was
         self._closed = False
-        self._down: Unavailable | None = None
+        self.down: Unavailable | None = None
         self.batch = 0
         self._term = 0
         self.id = randbits(62)
@@ -77,8 +83,8 @@ class PostgresqlWriter:
     async def apply(self, decisions: Sequence[Decision]) -> Applied:
         async with self._lock:
             try:
-                if self._down is not None:
-                    raise self._down
+                if self.down is not None:
+                    raise self.down
                 await self._session()
                 return await self._whole(decisions)
             except Exception as error:
@@ -130,7 +136,7 @@ class PostgresqlWriter:
                 self.batch = batch
                 return passed
             except Fenced:
-                self._enrolled = False  # our row in `writer` was deleted as unused; enrol again and retry
+                self._enrolled = False  # our row in `writer` was fenced, or deleted as unused
             except Exception as error:
                 if is_lost(error):
                     found = await self._look(batch, columns, error)
@@ -144,11 +150,12 @@ class PostgresqlWriter:
                     raise unavailable(self._place.shown, error) from error
 
     async def _send(self, connection: DriverConnection, batch: int, columns: Columns) -> set[int]:
-        telling = not self.holder
-        statement, tables = self.shapes.fitting(columns.tables, telling)
-        notices = (randbits(62),) if telling else ()
+        owned, mask = self._owned, len(self._owned) - 1
+        told = [] if self.holder else [key for key in columns.asked if not owned[key & mask]]
+        statement, tables = self.shapes.fitting(columns.tables, bool(told))
+        notices = (randbits(62), told) if told else ()
         ((marked, passed),) = await connection.fetch(
-            statement, self.id, batch, self.batch, columns.asked, *columns.arrays(tables), *notices
+            statement, self.id, batch, self.batch, columns.asked, *columns.arrays(tables), *notices, columns.latest
         )
         if not marked:
             raise Fenced
@@ -166,6 +173,8 @@ class PostgresqlWriter:
         while True:
             try:
                 return await self.outcome_of(batch, columns)
+            except Deposed:
+                raise
             except Unavailable:
                 if asyncio.get_running_loop().time() > deadline:
                     raise unavailable(
@@ -180,11 +189,10 @@ class PostgresqlWriter:
     async def outcome_of(self, batch: int, columns: Columns) -> set[int] | None:
         connection = await writing(self._place)
         try:
-            before = await self._fence(connection)
+            before = await self._enrol(connection, batch)
             left_out = await connection.fetch(self._sql["left_out"], self.id, batch)
             self.connection = connection
-            if self.holder:
-                await self._lock_again(connection)
+            await self._lock_again(connection)
         except BaseException as error:
             connection.terminate()
             self.connection = None
@@ -195,24 +203,49 @@ class PostgresqlWriter:
             return None
         return set(columns.asked).difference(left_out[0][0] if left_out else ())
 
-    async def _fence(self, connection: DriverConnection) -> int | None:
-        """Keep an earlier session of this handle from committing. Returns the number of the last batch that was committed.
+    async def _enrol(self, connection: DriverConnection, batch: int | None = None) -> int:
+        """Begin to write in this session. Returns the number of the last batch that was committed.
 
-        Waits for a commit that is under way.
+        Keeps an earlier session of this handle from committing, and waits for a commit that is under way. A handle that another
+        process has fenced cannot go on; only if `batch` was committed before, that is told.
         """
+        self._enrolled = False
+        if self.evidence:
+            await connection.fetch(self._sql["lock_id"], self.id)
+        if self._known:
+            committed = await self._fence(connection)
+            if committed is not None:
+                return committed
+            ((fenced, committed, owner),) = await connection.fetch(self._sql["standing"], self.id)
+            if batch is not None and committed == batch:
+                return committed
+            if fenced or owner or any(self._owned):
+                self.down = Deposed(f"{self._place.shown}: another process has taken this one for dead")
+                raise self.down
+        await connection.execute(self._sql["enrol"], self.id)
+        self._known = True
+        return await self._fence(connection) or 0
+
+    async def _fence(self, connection: DriverConnection) -> int | None:
         self.batch += 2
-        found = await connection.fetch(self._sql["fence"], self.id, self.batch)
-        if found:
-            return found[0][0]
-        self._enrolled = False  # no row in `writer`: never enrolled, or deleted as unused
-        return None
+        found = await connection.fetch(self._sql["fence"], self.id, self.batch, self.evidence)
+        if not found:
+            return None  # the row is fenced already, or was deleted as unused
+        self._enrolled = True
+        return found[0][0]
 
     async def _lock_again(self, connection: DriverConnection) -> None:
-        """Take the engine's lock again after a reconnect. Fails if another process has been the engine in between."""
+        """Take locks again after a reconnect. Fails if another process has been the only engine in between."""
+        if self._sharing and not (await connection.fetch(self._sql["lock_shared"], LOCK))[0][0]:
+            self.down = Deposed(
+                f"{self._place.shown}: an engine of an earlier version took over when the connection was lost"
+            )
+        if not self.holder:
+            return
         locked = (await connection.fetch(self._sql["lock"], LOCK))[0][0]
         if not locked or (await connection.fetch(self._sql["term"]))[0][0] != self._term:
             self.holder = False
-            self._down = Unavailable(
+            self.down = Unavailable(
                 f"{self._place.shown}: another process became the engine when the connection was lost"
             )
 
@@ -221,21 +254,18 @@ class PostgresqlWriter:
     async def _session(self) -> DriverConnection:
         if self._closed:
             raise closed(self._place)
-        if self._down is not None:
-            raise self._down
+        if self.down is not None:
+            raise self.down
         connection = self.connection
         try:
             if connection is None or connection.is_closed():
                 connection = self.connection = await writing(self._place)
                 self._enrolled = False
-                if self.holder:
-                    await self._lock_again(connection)
-                    if self._down is not None:
-                        raise self._down
+                await self._lock_again(connection)
+                if self.down is not None:
+                    raise self.down
             if not self._enrolled:
-                await connection.execute(self._sql["enrol"], self.id)
-                await self._fence(connection)
-                self._enrolled = True
+                await self._enrol(connection)
         except StoreError:
             raise
         except Exception as error:
@@ -249,9 +279,33 @@ class PostgresqlWriter:
                 raise closed(self._place)
             self._drop()
             self.holder = False
-            self._down = None
-            self._enrolled = False
-            await self._session()
+            self.down = None
+            try:
+                await self._session()
+            except Deposed:
+                self._begin_anew()
+                await self._session()
+
+    def _begin_anew(self) -> None:
+        """As a process that has just begun: nothing that was fenced is ever used again."""
+        self._drop()
+        self.id = randbits(62)
+        self.batch = 0
+        self._known = self._sharing = False
+        self.down = None
+
+    async def enrol_again(self) -> None:
+        """Write a row for this handle if it has none any more. Raises if another process has fenced it."""
+        self._enrolled = False
+        await self.do(_nothing)
+
+    async def share(self, connection: DriverConnection) -> bool:
+        """Become one of the processes that own shards; False: an engine of an earlier version is the only one."""
+        if not self._sharing:
+            self._sharing = (await connection.fetch(self._sql["lock_shared"], LOCK))[0][0]
+            if self._sharing:
+                await connection.execute(self._sql["tidy"], self.id)
+        return self._sharing
 
     async def do(self, work: Callable[[DriverConnection], Awaitable[T]]) -> T:
         """Run a small statement in the session that writes, between two batches."""
@@ -269,6 +323,7 @@ class PostgresqlWriter:
 
         async def write(session: DriverConnection) -> None:
             async with session.transaction():
+                await session.execute(self._sql["move_registry"])
                 await session.executemany(self._sql["forget"], gone)
                 await session.executemany(self._sql["keep"], kept)
 
@@ -299,20 +354,16 @@ class PostgresqlWriter:
         return await self.do(lock)
 
     async def check(self) -> None:
-        """Check that the engine still has its session. Reconnects and takes the lock again, or raises."""
-        if self.holder and not self._lock.locked() and (self.connection is None or self.connection.is_closed()):
+        """Check that an owner still has its session. Reconnects and takes its locks again, or raises."""
+        if (
+            (self.holder or self._sharing)
+            and not self._lock.locked()
+            and (self.connection is None or self.connection.is_closed())
+        ):
             await self.do(_nothing)
 
-    async def notices(self) -> list[int]:
-        """Read and delete the notices. They are returned again if the answer of the delete is lost."""
-
-        async def take(session: DriverConnection) -> list[int]:
-            found = await session.fetch(self._sql["notices"])
-            if found:
-                await session.execute(self._sql["forget_notices"], [key for key, _ in found])
-            return [workflow for _, workflow in found]
-
-        return list(dict.fromkeys(await self.do(take)))
+    async def forget_notices(self, keys: Sequence[int]) -> None:
+        await self.do(lambda session: session.execute(self._sql["forget_notices"], keys))
 
     async def close(self, seconds: float) -> None:
         self._closed = True
@@ -329,7 +380,7 @@ class PostgresqlWriter:
     def _give_up(self, error: Unavailable) -> None:
         """Refuse all writes until a probe succeeds: the engine has dropped the state that later batches were decided on."""
         if not self._closed:
-            self._down = error
+            self.down = error
         self._drop()
 
     def _drop(self) -> None:

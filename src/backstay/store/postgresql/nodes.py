@@ -1,0 +1,105 @@
+"""Who owns which shards of a schema: rows in the tables `shard` and `writer`, and the statements that change them.
+
+Every change locks the row of a process first and rows of shards then. So two changes never wait for each other in a circle,
+a process is deposed only between two of its batches, and it hands over shards only while nobody has deposed it.
+
+A shard whose row names a process that is fenced, or has no row, is free. So one that was given to a process that died meanwhile is
+not lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from backstay.kernel.values import Micros
+from backstay.store import Deposed
+from backstay.store.ownership import SILENT, NodeFacts, NodeRow, Ownership, ShardRow
+from backstay.store.postgresql.connection import LOCK
+from backstay.store.postgresql.driver import DriverConnection, is_conflict
+from backstay.store.postgresql.writer import CONFLICTS, PostgresqlWriter
+from backstay.store.reading import Found
+
+T = TypeVar("T")
+
+
+class PostgresqlNodes:
+    """`fetch` asks a named query in a session that reads."""
+
+    def __init__(self, writer: PostgresqlWriter, sql: dict[str, str], fetch: Callable[..., Awaitable[Found]]) -> None:
+        self._writer = writer
+        self._sql = sql
+        self._fetch = fetch
+        self._shards: list[ShardRow] = []  # as they were when their terms had this sum
+        self._terms = -1
+
+    async def look(self) -> Ownership:
+        found = await self._fetch("look", self._writer.evidence)
+        nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, _ in found]
+        if not found or found[0][4] != self._terms:
+            self._shards = [ShardRow(*row) for row in await self._fetch("shards")]
+            self._terms = sum(row.term for row in self._shards)
+        return Ownership(self._writer.id, self._shards, nodes)
+
+    async def mark(self, facts: NodeFacts, now: Micros) -> bool:
+        body = msgspec.json.encode(facts)
+        if await self._change("alive", body, now):
+            return True
+        try:
+            await self._writer.enrol_again()
+        except Deposed:
+            return False
+        return bool(await self._change("alive", body, now))
+
+    async def claim(self, shards: Sequence[int]) -> dict[int, ShardRow]:
+        async def take(session: DriverConnection) -> list[Sequence[int]]:
+            if not await self._writer.share(session):
+                return []
+            return await session.fetch(self._sql["claim"], self._writer.id, sorted(shards))
+
+        try:
+            return {shard: ShardRow(*row) for shard, *row in await self._patiently(take)}
+        except Deposed:
+            return {}
+
+    async def depose(self, node: int, *, gone: bool) -> bool:
+        given = (node, SILENT, gone and self._writer.evidence)
+        try:
+            return bool(await self._patiently(lambda session: session.fetch(self._sql["depose"], *given)))
+        except Deposed:
+            return False
+
+    async def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> list[int]:
+        return [shard for (shard,) in await self._change("hand_over", sorted(shards), to, now)]
+
+    async def is_any_alive(self) -> bool:
+        return (await self._fetch("has_engine", LOCK, SILENT, self._writer.evidence))[0][0]
+
+    async def _change(self, name: str, *given: object) -> Found:
+        try:
+            return await self._patiently(lambda session: session.fetch(self._sql[name], self._writer.id, *given))
+        except Deposed:
+            return ()
+
+    async def _patiently(self, work: Callable[[DriverConnection], Awaitable[T]]) -> T:
+        """Run a statement in the session that writes, again if it conflicts with another one."""
+
+        async def tried(session: DriverConnection) -> T:
+            for _ in range(CONFLICTS):
+                try:
+                    return await work(session)
+                except Exception as error:
+                    if not is_conflict(error):
+                        raise
+            return await work(session)
+
+        return await self._writer.do(tried)
+
+
+def _facts(body: bytes | None) -> NodeFacts:
+    try:
+        return NodeFacts() if body is None else msgspec.json.decode(body, type=NodeFacts)
+    except msgspec.DecodeError:
+        return NodeFacts()  # of a later version; what it owns is all that counts
