@@ -1,0 +1,370 @@
+"""What one operation costs when 1, 2 and 3 nodes work on one PostgreSQL: the proof that more nodes carry more.
+
+    python bench/nodes.py                           embedded apps and servers, both routings, about five minutes
+    python bench/nodes.py --shapes embedded --nodes 1,3 --n 500
+    python bench/nodes.py --peers dbos,absurd       the same work on PostgreSQL by others, in the same run
+
+The rate of several nodes on one small machine says nothing. What counts is f(N): CPU of nodes and of PostgreSQL for one operation
+with N nodes, over that with one. Where f(N) is bounded, N nodes on machines of their own carry N / f(N) times as much, until
+PostgreSQL's cores (rate x its CPU) or its disk (rate x bytes of WAL) are full.
+
+W1 is a workflow of one step, W2 one more step of workflows of `--steps` steps. Every node has the same number of them in flight.
+`right`: each is told to the node that owns its shard. `random`: to any. An embedded app is told from its own process, a server by
+this one, over HTTP, with one worker process for all servers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import asyncpg
+from node_children import lanes, seq
+from node_meters import SETTLED, Used, counted, cpu, cpu_of_postgresql, told_by, waits
+
+from backstay import AsyncClient
+from backstay.kernel.values import partition_of
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from tests.processes.database import Database, free_port  # noqa: E402
+
+HARNESS = Path(os.environ.get("BENCH_HARNESS", HERE.parents[1] / "shared" / "bench"))
+VENVS = Path(os.environ.get("BENCH_HOME", Path.home() / ".cache" / "backstay-bench")) / "venvs"
+PEERS = {"dbos": ("core", "peer_dbos.py"), "absurd": ("absurd", "peer_absurd.py")}
+TOKEN = "nodes"
+SHARDS = 256
+IDLE = 3.0  # seconds in which nodes only keep themselves alive
+
+_names = count()
+
+
+class Row(NamedTuple):
+    """Of one operation: microseconds of CPU, and what was counted."""
+
+    shape: str
+    work: str
+    routing: str
+    nodes: int
+    rate: float
+    used: Used
+    counts: dict[str, float]
+    p50: float
+
+    @property
+    def cpu(self) -> float:
+        return self.used.nodes + self.used.postgresql
+
+
+class Nodes:
+    """N processes on a schema of their own."""
+
+    def __init__(self, database: Database, connection: Any, shape: str, number: int) -> None:
+        self.shape = shape
+        self._database = database
+        self._connection = connection
+        self.schema = f"nodes_{shape}_{number}_{next(_names)}"
+        self._number = number
+        self._random = random.Random(1)
+        self._processes: list[asyncio.subprocess.Process] = []
+        self._worker: asyncio.subprocess.Process | None = None
+        self._clients: list[AsyncClient] = []
+        self._urls: list[str] = []
+        self._engine = 0  # without shards: the one that works
+        self._owners: list[int] = []  # by shard, the number of its node
+        self.idle: Counter[str] = Counter()
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        store = f"{self._database.url}&schema={self.schema}"
+        stack.push_async_callback(self._end)
+        for number in range(self._number):
+            if self.shape == "embedded":
+                child, said = await self._child("embedded", store)
+                self._processes.append(child)
+                if said["engine"]:
+                    self._engine = number
+            else:
+                await self._serve(store)
+        if self.shape == "server":
+            self._worker, _ = await self._child("worker", self._urls[0], TOKEN)
+            self._clients = [await stack.enter_async_context(AsyncClient(url, token=TOKEN)) for url in self._urls]
+        await self._settle()
+
+    async def _child(self, *what: str) -> tuple[asyncio.subprocess.Process, dict[str, Any]]:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(HERE / "node_children.py"),
+            *what,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            limit=1 << 24,
+        )
+        assert child.stdout is not None
+        return child, json.loads(await child.stdout.readline())
+
+    async def _serve(self, store: str) -> None:
+        port = free_port()
+        command = [sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", str(port), "--token", TOKEN]
+        child = await asyncio.create_subprocess_exec(*command, "--store", store, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        await child.stdout.readline()
+        self._processes.append(child)
+        self._urls.append(f"http://127.0.0.1:{port}")
+
+    async def _end(self) -> None:
+        started = [*([] if self._worker is None else [self._worker]), *self._processes]
+        for process in started:
+            if process.stdin is not None:
+                process.stdin.close()
+            else:
+                process.terminate()
+        for process in started:
+            await process.wait()
+        await self._connection.execute(f"drop schema if exists {self.schema} cascade")
+
+    # -- who owns what
+
+    async def _settle(self) -> None:
+        """Until every shard has an owner, and the owners are all nodes there are."""
+        deadline = time.monotonic() + 30
+        while True:
+            self._owners = await self._read_owners()
+            if len(set(self._owners) - {-1}) >= self._number and -1 not in self._owners:
+                return
+            if not self._owners or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.1)
+        if self._owners:
+            print(f"# shards by node after 30 s: {dict(Counter(self._owners))}; -1: nobody that is known", flush=True)
+        self._owners = [self._engine if owner < 0 else owner for owner in self._owners] or [self._engine] * SHARDS
+
+    async def _read_owners(self) -> list[int]:
+        """By shard, the number of the node that owns it. Empty: this version has no shards."""
+        if await self._connection.fetchval("select to_regclass($1)", f"{self.schema}.shard") is None:
+            return []
+        rows = await self._connection.fetch(
+            f"select s.id, convert_from(w.facts::text::bytea, 'UTF8') as facts from {self.schema}.shard s"
+            f" left join {self.schema}.writer w on w.id = s.owner order by s.id"
+        )
+        return [self._node_of(row["facts"] or "") for row in rows]
+
+    def _node_of(self, facts: str) -> int:
+        """Facts name the process id, or the address."""
+        if facts.startswith("\\x"):
+            facts = bytes.fromhex(facts[2:]).decode()
+        for number, process in enumerate(self._processes):
+            if str(process.pid) in facts or (self._urls and self._urls[number] in facts):
+                return number
+        return -1
+
+    def _spread(self, many: int, routing: str) -> list[list[str]]:
+        """Ids for each node."""
+        ids: list[list[str]] = [[] for _ in range(self._number)]
+        for _ in range(many * self._number):
+            id = f"w-{next(_names)}"
+            right = self._owners[partition_of("default", id) % SHARDS]
+            ids[right if routing == "right" else self._random.randrange(self._number)].append(id)
+        return ids
+
+    # -- work
+
+    def used(self) -> Used:
+        worker = 0.0 if self._worker is None else cpu(self._worker.pid)
+        client = time.process_time() if self._clients else 0.0
+        nodes = sum(cpu(process.pid) for process in self._processes)
+        return Used(nodes, worker, client, cpu_of_postgresql(self._database.pid))
+
+    async def counts(self) -> Counter[str]:
+        await asyncio.sleep(SETTLED)
+        found = await counted(self._connection, self.schema)
+        if self._urls:
+            found.update(await asyncio.to_thread(told_by, self._urls, TOKEN))
+        return found
+
+    async def be_idle(self) -> tuple[float, float]:
+        """What a second of doing nothing costs: CPU of a node and of PostgreSQL for it, in milliseconds."""
+        before, used = await self.counts(), self.used()
+        await asyncio.sleep(IDLE)
+        used = self.used().since(used)
+        after = await self.counts()
+        self.idle = Counter({name: (after[name] - before[name]) / (IDLE + SETTLED) for name in after})
+        return used.nodes / IDLE / self._number * 1e3, used.postgresql / IDLE / self._number * 1e3
+
+    async def work(self, name: str, routing: str, many: int, steps: int, in_flight: int, sample: bool) -> Row:
+        ids = self._spread(many, routing)
+        before = await self.counts()
+        used, began = self.used(), time.perf_counter()
+        watching = asyncio.create_task(self._watch()) if sample else None
+        took = await asyncio.gather(*(self._do(number, one, steps, in_flight) for number, one in enumerate(ids)))
+        seconds, used = time.perf_counter() - began, self.used().since(used)
+        if watching is not None:
+            watching.cancel()
+        after = await self.counts()
+        operations = sum(map(len, ids)) * steps
+        idle = seconds + SETTLED
+        counts = {key: (after[key] - before[key] - self.idle[key] * idle) / operations for key in after}
+        each = Used(*(value / operations * 1e6 for value in used))
+        p50 = statistics.median(one for node in took for one in node) / steps * 1e3
+        return Row(self.shape, name, routing, self._number, operations / seconds, each, counts, p50)
+
+    async def _do(self, number: int, ids: list[str], steps: int, in_flight: int) -> list[float]:
+        if not ids:
+            return []
+        if self._clients:
+            client = self._clients[number]
+            return await lanes(ids, in_flight, lambda name: client.execute(seq, name, steps))
+        child = self._processes[number]
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(json.dumps({"ids": ids, "steps": steps, "in_flight": in_flight}).encode() + b"\n")
+        return json.loads(await child.stdout.readline())["took"]
+
+    async def _watch(self) -> None:
+        seen: Counter[str] = Counter()
+        connection = await asyncpg.connect(self._database.url)
+        try:
+            while True:
+                seen.update(await waits(connection))
+                await asyncio.sleep(0.05)
+        finally:
+            print(f"# waits: {dict(seen.most_common(6))}", flush=True)
+            connection.terminate()
+
+
+def table(rows: list[Row]) -> None:
+    ones = {(row.shape, row.work, row.routing): row for row in rows if row.nodes == 1}
+    print(
+        f"\n{'':24}{'N':>2}{'ops/s':>8}{'p50 ms':>8}{'nodes us':>10}{'PG us':>8}{'worker':>8}{'client':>8}{'f(N)':>7}"
+        f"{'fPG':>6}{'batches':>9}{'commits':>9}{'statem.':>9}{'WAL B':>8}{'WAL rec':>9}{'notices':>9}  of other nodes"
+    )
+    for row in rows:
+        one, counts = ones.get((row.shape, row.work, row.routing)), row.counts
+        f = f"{row.cpu / one.cpu:7.2f}{row.used.postgresql / one.used.postgresql:6.2f}" if one else f"{'':13}"
+        others = {k: round(v, 4) for k, v in counts.items() if k not in KNOWN and abs(v) > 1e-4}
+        print(
+            f"{row.shape + ' ' + row.work + ' ' + row.routing:24}{row.nodes:2}{row.rate:8.0f}{row.p50:8.2f}{row.used.nodes:10.0f}"
+            f"{row.used.postgresql:8.0f}{row.used.worker:8.0f}{row.used.client:8.0f}{f}{counts['batches']:9.3f}"
+            f"{counts['commits']:9.3f}{counts['statements']:9.3f}{counts['wal_bytes']:8.0f}"
+            f"{counts['wal_records']:9.1f}{counts['notices']:9.4f}  {others or ''}",
+            flush=True,
+        )
+
+
+KNOWN = {"batches", "commits", "statements", "wal_bytes", "wal_records", "notices"}
+
+
+def middle(rows: list[Row]) -> Row:
+    """The one of several rounds whose CPU is in the middle."""
+    return sorted(rows, key=lambda row: row.cpu)[len(rows) // 2]
+
+
+async def measure(database: Database, options: argparse.Namespace) -> list[Row]:
+    rows: dict[tuple[str, str, str, int], list[Row]] = {}
+    connection = await asyncpg.connect(database.url)
+    try:
+        await connection.execute("create extension if not exists pg_stat_statements")
+        for _ in range(options.rounds):
+            for shape in options.shapes:
+                for number in options.nodes:
+                    async with AsyncExitStack() as stack:
+                        nodes = Nodes(database, connection, shape, number)
+                        await nodes.start(stack)
+                        await nodes.work("warm", "random", 100, 1, options.in_flight, False)
+                        idle = await nodes.be_idle()
+                        print(
+                            f"# {shape} {number}: idle {idle[0]:.1f} ms/s a node, PostgreSQL {idle[1]:.1f} ms/s for it"
+                        )
+                        for routing in options.routings:
+                            for name, many, steps, flight in (
+                                ("W1", options.n, 1, options.in_flight),
+                                ("W2", options.w2, options.steps, 50),
+                            ):
+                                if name in options.works:
+                                    row = await nodes.work(name, routing, many, steps, flight, options.waits)
+                                    rows.setdefault((shape, name, routing, number), []).append(row)
+    finally:
+        await connection.close()
+    return [middle(found) for _, found in sorted(rows.items())]
+
+
+def peer(name: str, database: Database, options: argparse.Namespace, scratch: str) -> dict[str, Any] | None:
+    venv, script = PEERS[name]
+    python = VENVS / venv / "bin" / "python"
+    if not python.exists() or not (HARNESS / script).exists():
+        print(f"# {name} is not installed: {HARNESS}/setup.sh {name}", flush=True)
+        return None
+    out = Path(scratch) / f"{name}.jsonl"
+    sizes = ["--w1-n", str(options.n), "--w2-steps", str(options.steps), "--w2-parallel", "50", "--workdir", scratch]
+    url = f"{database.url.partition('?')[0].partition(',')[0]}/{name}bench"
+    command = [str(python), str(HARNESS / script), "--db", url, "--workloads", "w1,w2", "--json", str(out), *sizes]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=560, check=False)
+    if done.returncode:
+        print(f"# {name} failed: {done.stderr[-2000:]}", flush=True)
+        return None
+    return json.loads(out.read_text().splitlines()[-1])["results"]
+
+
+def compare(rows: list[Row], found: dict[str, dict[str, Any]]) -> None:
+    """Ours with one embedded node, as peers run, and how many times as much it does."""
+    ours = {row.work: row for row in rows if (row.shape, row.nodes, row.routing) == ("embedded", 1, "right")}
+    for name, results in found.items():
+        for work, rate, label in (("W1", "workflows_s", "workflows/s"), ("W2", "parallel_steps_s", "steps/s, fifty")):
+            theirs, mine = results[work.lower()], ours.get(work)
+            line = f"{name} {work}: {theirs[rate]:.0f} {label}, {theirs['cpu_ms_per_op'] * 1e3:.0f} us of CPU"
+            if mine is not None:
+                times, less = mine.rate / theirs[rate], theirs["cpu_ms_per_op"] * 1e3 / mine.cpu
+                line += (
+                    f"; ours {mine.rate:.0f}, {mine.cpu:.0f} us: {times:.1f} times the rate, {less:.1f} times less CPU"
+                )
+            print(line, flush=True)
+
+
+def cli() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", default="1,2,3")
+    parser.add_argument("--shapes", default="embedded,server")
+    parser.add_argument("--routings", default="right,random")
+    parser.add_argument("--works", default="W1,W2")
+    parser.add_argument("--n", type=int, default=1000, help="W1: workflows for each node")
+    parser.add_argument("--w2", type=int, default=50, help="W2: workflows for each node")
+    parser.add_argument("--steps", type=int, default=50, help="W2: steps of each")
+    parser.add_argument("--in-flight", type=int, default=100, help="W1: at a time, for each node")
+    parser.add_argument("--rounds", type=int, default=1, help="the one in the middle is shown")
+    parser.add_argument("--waits", action="store_true", help="sample what sessions wait for")
+    parser.add_argument("--peers", default="", help="dbos, absurd")
+    options = parser.parse_args()
+    options.nodes = [int(number) for number in options.nodes.split(",")]
+    for name in ("shapes", "routings", "works", "peers"):
+        setattr(options, name, [part for part in getattr(options, name).split(",") if part])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
+    database = Database(
+        {"shared_buffers": "128MB", "max_connections": "200", "shared_preload_libraries": "pg_stat_statements"}
+    )
+    try:
+        database.create()
+        rows = asyncio.run(measure(database, options))
+        table(rows)
+        with tempfile.TemporaryDirectory() as scratch:
+            found = {name: peer(name, database, options, scratch) for name in options.peers}
+        compare(rows, {name: results for name, results in found.items() if results is not None})
+    finally:
+        database.end()
+
+
+if __name__ == "__main__":
+    cli()
