@@ -29,7 +29,7 @@ from .conformance import Alone, Processes, Shared, instances, stale
 from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .node_conformance import Watching
-from .ownership_conformance import OfShards
+from .ownership_conformance import OfShards, Owning
 from .proxy import Fault, Proxy, proxied
 from .searching import Searching
 from .view_conformance import Projecting
@@ -78,6 +78,16 @@ class Handles:
             while not connection.is_closed():
                 await asyncio.sleep(0.001)
 
+    async def silence(self, store: PostgresqlStore, length: int) -> None:
+        await self.ask(
+            "update writer set seen = clock_timestamp() - make_interval(secs => $2::bigint / 1000000.0) where id = $1",
+            store.writer.id,
+            length,
+        )
+
+    async def lose_session(self, store: PostgresqlStore) -> None:
+        await self.cut(store)
+
     async def close(self) -> None:
         for store in self._stores:
             await store.close()
@@ -111,7 +121,7 @@ def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
     runner.run(handles.close())
 
 
-class TestServer(Alone, Shared, Watching, OfShards, Counted, Searching, Projecting):
+class TestServer(Alone, Shared, Watching, OfShards, Owning, Counted, Searching, Projecting):
     pass
 
 

@@ -30,7 +30,7 @@ from .conformance import Alone, Processes, Shared, instances
 from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .node_conformance import Watching
-from .ownership_conformance import OfShards
+from .ownership_conformance import OfShards, OneOwner
 from .seam import connection_of
 from .searching import Searching
 from .view_conformance import Projecting
@@ -73,7 +73,7 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared, Watching, OfShards, Counted, Processes, Searching, Projecting):
+class TestFile(Alone, Shared, Watching, OfShards, OneOwner, Counted, Processes, Searching, Projecting):
     exclusive = True
 
     @pytest.fixture

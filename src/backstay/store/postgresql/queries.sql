@@ -190,7 +190,7 @@ select exists (
   from shard
   join writer on writer.id = shard.owner
   where not fenced
-    and seen > clock_timestamp() - make_interval(secs => $2::bigint / 1000000.0)
+    and abs(extract(epoch from clock_timestamp() - seen)) * 1000000 < $2::bigint
     and not (session and $3::boolean and not exists (select 1 from held where held.id = writer.id))
 )
 
@@ -217,7 +217,8 @@ select exists (
 
 -- name: look
 -- Every process that is a node or owns something; for how long it was silent; whether its session is there; and a number that
--- changes with every change of an owner.
+-- changes with every change of an owner. One that was heard in the future was heard before the server's clock was set back, and
+-- not since.
 with held as materialized (
   select classid::bigint << 32 | objid::bigint as id
   from pg_locks
@@ -226,7 +227,7 @@ with held as materialized (
     and objsubid = 1
     and granted
 )
-select id, facts, (extract(epoch from clock_timestamp() - seen) * 1000000)::bigint,
+select id, facts, (abs(extract(epoch from clock_timestamp() - seen)) * 1000000)::bigint,
   case when session and $1::boolean then id in (select id from held) end,
   (select sum(term)::bigint from shard)
 from writer
@@ -276,7 +277,7 @@ with dead as (
   where id = $1
     and not fenced
     and (
-      seen <= clock_timestamp() - make_interval(secs => $2::bigint / 1000000.0)
+      abs(extract(epoch from clock_timestamp() - seen)) * 1000000 >= $2::bigint
       or (
         $3::boolean
         and session
