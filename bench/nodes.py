@@ -177,8 +177,7 @@ class Nodes:
         ids: list[list[str]] = [[] for _ in range(self._number)]
         for _ in range(many * self._number):
             id = f"w-{next(_names)}"
-            right = self._owners[partition_of("default", id) % SHARDS]
-            ids[right if routing == "right" else self._random.randrange(self._number)].append(id)
+            ids[self.owner(id) if routing == "right" else self._random.randrange(self._number)].append(id)
         return ids
 
     # -- work
@@ -210,7 +209,7 @@ class Nodes:
         before = await self.counts()
         used, began = self.used(), time.perf_counter()
         watching = asyncio.create_task(self._watch()) if sample else None
-        took = await asyncio.gather(*(self._do(number, one, steps, in_flight) for number, one in enumerate(ids)))
+        took = await asyncio.gather(*(self.do(number, one, steps, in_flight) for number, one in enumerate(ids)))
         seconds, used = time.perf_counter() - began, self.used().since(used)
         if watching is not None:
             watching.cancel()
@@ -222,7 +221,16 @@ class Nodes:
         p50 = statistics.median(one for node in took for one in node) / steps * 1e3
         return Row(self.shape, name, routing, self._number, operations / seconds, each, counts, p50)
 
-    async def _do(self, number: int, ids: list[str], steps: int, in_flight: int) -> list[float]:
+    def owner(self, id: str) -> int:
+        """The number of the node that owns a workflow."""
+        return self._owners[partition_of("default", id) % SHARDS]
+
+    async def kill(self, number: int) -> None:
+        self._processes[number].kill()
+        await self._processes[number].wait()
+
+    async def do(self, number: int, ids: list[str], steps: int, in_flight: int) -> list[float]:
+        """Workflows that this node is told, and how long each took."""
         if not ids:
             return []
         if self._clients:

@@ -23,7 +23,7 @@ from backstay.server.settings import Settings
 from ..remote.lossy import Lossy
 from .balancer import Balancer
 from .cluster_worker import TOKEN
-from .database import Database, free_port
+from .database import Database, Pooler, free_port
 from .program import Program, eventually
 
 EVERY_NODE_SERVES_WORKERS = False
@@ -110,12 +110,15 @@ class Node:
 
 
 class Cluster:
-    def __init__(self, directory: Path, count: int = 3, *, schema: str = "cluster") -> None:
+    """`pooler`: the mode of a pgbouncer between the nodes and the server; None: there is none."""
+
+    def __init__(self, directory: Path, count: int = 3, *, pooler: str | None = None) -> None:
         self.directory = directory
         self.ledger = directory / "ledger"
         self.blows: list[Blow] = []
         self.database = Database()
-        self._schema = schema
+        self._mode = pooler
+        self._pooler: Pooler | None = None
         self._thread = LoopThread("cluster-network", asyncio.new_event_loop)
         self._loop = self._thread.start()
         self.front = Balancer("/api/health")
@@ -126,10 +129,13 @@ class Cluster:
 
     @property
     def store(self) -> str:
-        return f"{self.database.url}&schema={self._schema}"
+        """Where nodes find the database."""
+        return f"{self.database.url if self._pooler is None else self._pooler.url}&schema=cluster"
 
     def start(self) -> None:
         self.database.create()
+        if self._mode is not None:
+            self._pooler = Pooler(self.database, self._mode)
         for balancer in (self.front, self.back):
             self.network(balancer.start())
         for number in range(self._count):
@@ -150,6 +156,8 @@ class Cluster:
         for balancer in (self.front, self.back):
             self.network(balancer.stop())
         self._thread.stop()
+        if self._pooler is not None:
+            self._pooler.end()
         self.database.end()
 
     def network(self, work: Coroutine[Any, Any, Any]) -> Any:

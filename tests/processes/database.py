@@ -31,6 +31,7 @@ SETTINGS = {
     "fsync": "on",
 }
 PATIENCE = 60.0
+PGBOUNCER = shutil.which("pgbouncer", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin"]))
 
 
 def free_port() -> int:
@@ -49,13 +50,13 @@ class Database:
         if os.geteuid() == 0:
             os.chown(self._place, postgresql.NOBODY, postgresql.NOBODY)
             self._programs = postgresql._for_nobody(self._programs, self._place)
-        self._ports = [free_port(), free_port()]
+        self.ports = [free_port(), free_port()]
         self._servers: list[subprocess.Popen[Any] | None] = [None, None]
         self.primary = 0
 
     @property
     def url(self) -> str:
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self._ports)
+        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         return f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write"
 
     @property
@@ -76,7 +77,7 @@ class Database:
         data = self._data(number)
         (data / "postmaster.pid").unlink(missing_ok=True)  # all its processes are gone: we killed them
         self._servers[number] = server = subprocess.Popen(
-            [str(self._programs / "postgres"), "-D", str(data), "-p", str(self._ports[number]), *options],
+            [str(self._programs / "postgres"), "-D", str(data), "-p", str(self.ports[number]), *options],
             **postgresql._as_nobody(),
             cwd=self._place,
             stderr=subprocess.DEVNULL,
@@ -109,7 +110,7 @@ class Database:
         number = 1 - self.primary
         data = self._data(number)
         shutil.rmtree(data, ignore_errors=True)
-        source = f"host=127.0.0.1 port={self._ports[self.primary]} user=postgres application_name=standby"
+        source = f"host=127.0.0.1 port={self.ports[self.primary]} user=postgres application_name=standby"
         await asyncio.to_thread(
             self._run, "pg_basebackup", "-D", data, "-d", source, "-R", "-X", "stream", "-c", "fast"
         )
@@ -129,7 +130,7 @@ class Database:
         """Kill the server in charge and put the standby in its place."""
         await asyncio.to_thread(self.kill)
         self.primary = 1 - self.primary
-        connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{self._ports[self.primary]}/postgres")
+        connection = await asyncpg.connect(f"postgresql://postgres@127.0.0.1:{self.ports[self.primary]}/postgres")
         try:
             assert await connection.fetchval("select pg_promote()")
             await connection.execute("alter system reset synchronous_standby_names")
@@ -148,6 +149,31 @@ class Database:
     def _run(self, program: str, *arguments: object) -> None:
         command = [str(self._programs / program), *map(str, arguments)]
         subprocess.run(command, check=True, **postgresql._as_nobody(), cwd=self._place, stdout=subprocess.DEVNULL)
+
+
+class Pooler:
+    """pgbouncer before a server, where the machine has it (Debian: the package `pgbouncer`)."""
+
+    def __init__(self, database: Database, mode: str) -> None:
+        self._place = Path(tempfile.mkdtemp(prefix="hf-pooler-"))
+        self._place.chmod(0o777)  # it does not run as root
+        port = free_port()
+        server = f"host=127.0.0.1 port={database.ports[database.primary]} dbname=postgres user=postgres"
+        (self._place / "pgbouncer.ini").write_text(
+            f"[databases]\npostgres = {server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
+            f"unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = 80\nmax_client_conn = 200\n"
+            f"logfile = {self._place}/log\n"
+        )
+        who = ["-u", "nobody"] if os.getuid() == 0 else []
+        assert PGBOUNCER is not None
+        command = [PGBOUNCER, "-q", *who, str(self._place / "pgbouncer.ini")]
+        self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres?"
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait(PATIENCE)
+        shutil.rmtree(self._place, ignore_errors=True)
 
 
 def _runs(pid: int) -> bool:

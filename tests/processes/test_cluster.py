@@ -17,6 +17,7 @@ pytest.importorskip("durable_workflow")
 
 from .. import postgresql
 from .cluster import Cluster, Node
+from .database import PGBOUNCER
 from .story import Story
 
 LONG = bool(os.environ.get("BACKSTAY_LONG"))
@@ -24,6 +25,9 @@ SECONDS = 120.0 if LONG else 3.0
 LANES = 3 if LONG else 1
 STOPPED = 30.0 if LONG else 1.5
 PATIENCE = SECONDS + 200
+
+POOLERS = ["session"]
+"""Not yet in transaction mode."""
 
 Faults = Callable[[Cluster], Awaitable[None]]
 
@@ -191,3 +195,16 @@ def test_work_goes_on(faults: Faults, cluster: Cluster, clusters: list[Cluster])
     story = tell(cluster, clusters, faults)
     for kind in ("chain", "box", "published-chain", "published-box"):
         assert story.completed[kind] > 0, f"no {kind} was completed"
+
+
+@pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
+@pytest.mark.parametrize("mode", POOLERS)
+def test_work_goes_on_behind_a_pooler(mode: str, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 2, pooler=mode)
+    clusters = [cluster]
+    try:
+        cluster.start()
+        assert tell(cluster, clusters, kill_nodes).completed["published-box"] > 0
+    finally:
+        for running in clusters:
+            running.end()
