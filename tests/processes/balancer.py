@@ -110,7 +110,7 @@ class Balancer:
             while True:
                 request, said = await _message(reader, said)
                 said = await self._exchange(request, reader, writer, said)
-        except (OSError, HangUp, asyncio.IncompleteReadError, ValueError):
+        except (OSError, HangUp, asyncio.IncompleteReadError, asyncio.CancelledError, ValueError):
             pass
         finally:
             self._callers.discard(writer)

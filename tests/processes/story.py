@@ -206,7 +206,7 @@ class Story:
                 return await call()
             except (WorkflowFailed, UpdateFailed):
                 raise
-            except (BackstayError, DurableWorkflowError, httpx.HTTPError) as error:
+            except (BackstayError, DurableWorkflowError, httpx.HTTPError, TimeoutError) as error:
                 if time.monotonic() > deadline:
                     raise AssertionError(f"{what} is not answered") from error
                 self.requests[f"{what} again"] += 1

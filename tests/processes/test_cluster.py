@@ -105,6 +105,7 @@ async def stop_nodes(cluster: Cluster) -> None:
         await asyncio.sleep(STOPPED)
         cluster.go_on(node)
         await asyncio.to_thread(cluster.wait_ready)
+        await asyncio.sleep(STOPPED / 3)
 
 
 async def cut_links(cluster: Cluster) -> None:
