@@ -51,6 +51,15 @@ TOKEN = "nodes"
 SHARDS = 256
 IDLE = 3.0  # seconds in which nodes only keep themselves alive
 
+OWNERS = """
+select s.id, min(a.application_name) as name from {schema}.shard s
+left join pg_locks l on l.locktype = 'advisory' and l.objsubid = 1 and l.granted
+  and (l.classid::bigint << 32 | l.objid::bigint) = s.owner
+left join pg_stat_activity a on a.pid = l.pid
+group by s.id order by s.id
+"""
+"""The session that writes for a node holds a lock on the node's id, and has the name that its URL gave it."""
+
 _names = count()
 
 
@@ -93,13 +102,14 @@ class Nodes:
         store = f"{self._database.url}&schema={self.schema}"
         stack.push_async_callback(self._end)
         for number in range(self._number):
+            named = f"{store}&application_name=node-{number}"
             if self.shape == "embedded":
-                child, said = await self._child("embedded", store)
+                child, said = await self._child("embedded", named)
                 self._processes.append(child)
                 if said["engine"]:
                     self._engine = number
             else:
-                await self._serve(store)
+                await self._serve(named)
         if self.shape == "server":
             self._worker, _ = await self._child("worker", self._urls[0], TOKEN)
             self._clients = [await stack.enter_async_context(AsyncClient(url, token=TOKEN)) for url in self._urls]
@@ -157,20 +167,8 @@ class Nodes:
         """By shard, the number of the node that owns it. Empty: this version has no shards."""
         if await self._connection.fetchval("select to_regclass($1)", f"{self.schema}.shard") is None:
             return []
-        rows = await self._connection.fetch(
-            f"select s.id, convert_from(w.facts::text::bytea, 'UTF8') as facts from {self.schema}.shard s"
-            f" left join {self.schema}.writer w on w.id = s.owner order by s.id"
-        )
-        return [self._node_of(row["facts"] or "") for row in rows]
-
-    def _node_of(self, facts: str) -> int:
-        """Facts name the process id, or the address."""
-        if facts.startswith("\\x"):
-            facts = bytes.fromhex(facts[2:]).decode()
-        for number, process in enumerate(self._processes):
-            if str(process.pid) in facts or (self._urls and self._urls[number] in facts):
-                return number
-        return -1
+        rows = await self._connection.fetch(OWNERS.format(schema=self.schema))
+        return [int(row["name"].rpartition("-")[2]) if row["name"] else -1 for row in rows]
 
     def _spread(self, many: int, routing: str) -> list[list[str]]:
         """Ids for each node."""
