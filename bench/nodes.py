@@ -150,11 +150,12 @@ class Nodes:
     # -- who owns what
 
     async def _settle(self) -> None:
-        """Until every shard has an owner, and the owners are all nodes there are."""
+        """Until every shard has an owner, and every node its share."""
         deadline = time.monotonic() + 30
         while True:
             self._owners = await self._read_owners()
-            if len(set(self._owners) - {-1}) >= self._number and -1 not in self._owners:
+            shares = Counter(self._owners)
+            if len(shares) == self._number and -1 not in shares and max(shares.values()) <= SHARDS // self._number + 2:
                 return
             if not self._owners or time.monotonic() > deadline:
                 break

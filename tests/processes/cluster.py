@@ -8,11 +8,13 @@ proxies run on a thread of their own, so that a cluster can serve several tests.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -145,6 +147,7 @@ class Cluster:
         self.wait_ready()
         for kind in ("ours", "published"):
             self.start_worker(kind)
+        eventually("both workers are known", lambda: len(self.ask("/workers?status=active")["workers"]) >= 2, 60)
 
     def end(self) -> None:
         for worker in self.workers.values():
@@ -163,6 +166,14 @@ class Cluster:
     def network(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run something on the thread of the balancers and proxies."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def ask(self, path: str, node: Node | None = None) -> Any:
+        """What a node answers, or the next one that is ready."""
+        asked = urllib.request.Request(f"{self.back.url if node is None else node.url}/api{path}")
+        asked.add_header("Authorization", f"Bearer {TOKEN}")
+        asked.add_header("X-Durable-Workflow-Control-Plane-Version", "2")
+        with urllib.request.urlopen(asked, timeout=30) as answer:
+            return json.load(answer)
 
     # -- what can happen
 

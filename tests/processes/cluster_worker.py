@@ -134,21 +134,19 @@ class PublishedBox:
 
 async def published(url: str) -> None:
     async with durable_workflow.Client(url, token=TOKEN, retry_policy=OUTAGE) as client:
-        worker = durable_workflow.Worker(
-            client,
-            task_queue=QUEUE,
-            workflows=[PublishedChain, PublishedBox],
-            activities=[published_mark],
-            poll_timeout=10,
-        )
         while True:
+            worker = durable_workflow.Worker(
+                client,
+                task_queue=QUEUE,
+                workflows=[PublishedChain, PublishedBox],
+                activities=[published_mark],
+                poll_timeout=10,
+            )
             try:
                 await worker.run()
                 return
-            except (
-                durable_workflow.errors.DurableWorkflowError
-            ) as error:  # it registers once, and the cluster may be down
-                print(error, file=sys.stderr, flush=True)
+            except (durable_workflow.errors.DurableWorkflowError, RuntimeError) as error:
+                print(error, file=sys.stderr, flush=True)  # it registers once, and the cluster may be down just then
                 await asyncio.sleep(0.2)
 
 

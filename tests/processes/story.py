@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -236,11 +234,7 @@ class Story:
 
     def _check_certificate(self) -> None:
         for node in self._cluster.ready():
-            asked = urllib.request.Request(f"{node.url}/api/system/liveness?fresh=1")
-            asked.add_header("Authorization", f"Bearer {TOKEN}")
-            asked.add_header("X-Durable-Workflow-Control-Plane-Version", "2")
-            with urllib.request.urlopen(asked, timeout=30) as answer:
-                found = json.load(answer)
+            found = self._cluster.ask("/system/liveness?fresh=1", node)
             assert found["stranded"] in (0, []), found
 
     def _lines(self) -> list[tuple[str, int, float]]:
