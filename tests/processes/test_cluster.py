@@ -130,6 +130,7 @@ async def kill_the_database(cluster: Cluster) -> None:
         await calm()
         await asyncio.to_thread(cluster.database.start)
         await asyncio.to_thread(cluster.wait_ready)
+        await asyncio.sleep(SECONDS / 15)  # reports that waited arrive before the next time
 
 
 async def promote_the_standby(cluster: Cluster) -> None:
