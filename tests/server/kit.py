@@ -139,7 +139,7 @@ async def serving(*, still: bool = True, **settings: Any) -> AsyncIterator[Api]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        async with Server(chosen, world if still else None) as server:
+        async with Server(chosen, world if still else None, address=url) as server:
             app = App(server)
             http_server = HttpServer(app)
             await http_server.listen([listening])

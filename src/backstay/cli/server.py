@@ -17,6 +17,7 @@ from backstay.server.settings_reference import flag_help
 @click.command(name="server")
 @click.option("--host", metavar="ADDRESS", help=flag_help("host"))
 @click.option("--port", metavar="NUMBER", help=flag_help("port"))
+@click.option("--advertise", metavar="URL", help=flag_help("advertise"))
 @click.option("--store", metavar="URL", help=flag_help("store"))
 @click.option("--token", metavar="TOKEN", help=flag_help("token"))
 @click.option("--auth", metavar="MODE", help=flag_help("auth"))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from backstay.engine.cache import Reply
+from backstay.engine.deliveries import take
 from backstay.engine.describe import brief
 from backstay.engine.engine import Engine
 from backstay.engine.explain import Explainer
@@ -21,6 +22,7 @@ from backstay.engine.history_news import HistoryNews
 from backstay.engine.instances import Instances, resolver, start_message
 from backstay.engine.looking import Looked, Looking
 from backstay.engine.outlines import Outlines
+from backstay.engine.peers import Peers
 from backstay.engine.projector import Projector
 from backstay.engine.run_search import RunSearch
 from backstay.engine.schedules import ScheduleApi
@@ -34,10 +36,11 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.features.start import CLOSED, Reserve, ReserveReply, Start, StartReply, check_id
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
-from backstay.kernel.values import instance_kind
+from backstay.kernel.values import PARTITIONS, instance_kind
 from backstay.kernel.views.run_query import RunPlace, RunQuery, Value
 from backstay.protocol import requests as ask
 from backstay.protocol import run_lists
+from backstay.protocol.native import nodes
 from backstay.store import RunFilter
 
 R = TypeVar("R")
@@ -47,7 +50,10 @@ BLOCKED = "blocked"
 
 
 class Api:
-    """One method, `call`, for every request. `guest`: this process never becomes the engine; `unoffered`: see `Sweep`."""
+    """One method, `call`, for every request. `guest`: this process never becomes the engine; `unoffered`: see `Sweep`.
+
+    `peers`: the other nodes, if any can be called. A request about an instance of theirs is handed to them.
+    """
 
     def __init__(
         self,
@@ -58,13 +64,15 @@ class Api:
         guest: bool,
         unoffered: Callable[[Task], bool],
         projector: Projector,
+        peers: Peers | None = None,
     ) -> None:
         self._engine = engine
+        self._peers = peers
         self._instances = Instances(engine)
         self.streams = StreamApi(engine, self._instances)
         self.slices = Slices(engine.world, engine.store)
         self.outlines = Outlines(self.slices, engine.store)
-        self.news = HistoryNews(engine)
+        self.news = HistoryNews(engine, self._is_elsewhere, self.call)
         self.looking = Looking(engine, self._instances)
         self._search = RunSearch(engine, projector)
         self.exports = Exports(engine, self._instances, self.looking, exporter)
@@ -80,6 +88,8 @@ class Api:
             ask.ExplainWorkflow: Explainer(engine, projector).explain,
             run_lists.SearchRuns: self._search.search,
             run_lists.CountRuns: self._search.count,
+            nodes.AwaitEvents: self.news.await_events,
+            nodes.DeliverSend: self.deliver,
             **WorkflowCommands(engine, self._instances, payloads, guest=guest, unoffered=unoffered).table,
             **ScheduleApi(engine, self._instances).table,
             **self.streams.table,
@@ -88,11 +98,19 @@ class Api:
 
     def call(self, request: ask.Request[R]) -> Awaitable[R]:
         """Returns an awaitable; handlers that need no coroutine return a future directly, which saves a task."""
+        if self._peers is not None:
+            return self._peers.call(request, self.here)
+        return self._table[type(request)](request)
+
+    def here(self, request: ask.Request[R]) -> Awaitable[R]:
+        """The same, by this node, whichever owns the instance."""
         return self._table[type(request)](request)
 
     def stop_waiting(self, why: Callable[[], Exception]) -> None:
         """End all waits now. `why` makes the error for a caller that cannot be answered with the present state."""
         self._engine.waiters.stop(why)
+        if self._peers is not None:
+            self._peers.stop()
 
     # -- clients
 
@@ -165,7 +183,7 @@ class Api:
         return await self.result(ask.AwaitResult(workflow_id=started.workflow_id, namespace=start.namespace))
 
     def _start(self, request: ask.StartWorkflow, reply: Reply) -> None:
-        message = start_message(request, self._engine)
+        message = start_message(request, self._engine, None if self._peers is None else self._peers.name_here)
         if request.workflow_id is None:  # nobody knows the id that was just made for it, so nothing has it
             self._engine.create(request.namespace, message.workflow_id, message, reply)
         elif request.request_id is not None and not request.fresh:
@@ -296,7 +314,14 @@ class Api:
             run = opening.row.run
         return await self._engine.store.history(run, request.after, request.limit)
 
+    async def deliver(self, request: nodes.DeliverSend) -> None:
+        """Take a send of an instance that another node owns."""
+        await take(self._engine, request.send(self._engine.machine))
+
     # -- inside
+
+    def _is_elsewhere(self, key: int) -> bool:
+        return self._peers is not None and self._peers.owner(key % PARTITIONS) is not None
 
     async def _ended(self, key: int, workflow_id: str) -> ask.Result | None:
         """The result of an instance, if its current run has ended. It is read from history, never from the index."""

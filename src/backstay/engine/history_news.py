@@ -1,20 +1,42 @@
-"""Waiting for new events of a run. The commits of this engine tell; after a commit of another process the database is looked at."""
+"""Waiting for new events of a run. The commits of this engine tell; after a commit of another process the database is looked at.
+
+Where another node owns the instance, that node is asked to tell, if it can be called.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 from backstay.engine.engine import Engine
 from backstay.kernel.event import Recorded
 from backstay.kernel.state import Instance
+from backstay.protocol.native.nodes import AwaitEvents
 
 TOPIC = "history"
 
 
 class HistoryNews:
-    def __init__(self, engine: Engine) -> None:
+    """`elsewhere`: whether another node is to be asked about the instance of this key, and `call` asks it."""
+
+    def __init__(
+        self, engine: Engine, elsewhere: Callable[[int], bool], call: Callable[[AwaitEvents], Awaitable[bool]]
+    ) -> None:
         self._engine = engine
+        self._elsewhere = elsewhere
+        self._call = call
 
     async def wait(self, workflow: int, run: int, after: int, limit: int, seconds: float) -> list[Recorded]:
         """The events of a run after `after`, at most so many; as soon as there are any, and none after `seconds`."""
+        if not self._elsewhere(workflow):
+            return await self._wait_here(workflow, run, after, limit, seconds)
+        await self._call(AwaitEvents(workflow=workflow, run=run, after=after, wait_seconds=seconds))
+        return await self._engine.store.history(run, after, limit)
+
+    async def await_events(self, request: AwaitEvents) -> bool:
+        found = await self._wait_here(request.workflow, request.run, request.after, 1, request.wait_seconds)
+        return bool(found)
+
+    async def _wait_here(self, workflow: int, run: int, after: int, limit: int, seconds: float) -> list[Recorded]:
         waiters = self._engine.waiters
         topic = f"{TOPIC}:{run}:{after}:{limit}"
 

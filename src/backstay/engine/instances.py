@@ -84,13 +84,16 @@ class Instances:
         return future
 
 
-def start_message(request: StartWorkflow, engine: Engine) -> Start:
-    """The kernel's message for a start. A workflow id is made if the request has none."""
+def start_message(request: StartWorkflow, engine: Engine, name: Callable[[str], str] | None = None) -> Start:
+    """The kernel's message for a start. A workflow id is made if the request has none: by `name`, for a namespace."""
+    workflow_id = request.workflow_id
+    if workflow_id is None:
+        workflow_id = engine.world.ids.ulid() if name is None else name(request.namespace)
     asked = request.activity
     kind = Start if asked is None else partial(StartActivity, activity=asked)
     return kind(
         namespace=request.namespace,
-        workflow_id=request.workflow_id if request.workflow_id is not None else engine.world.ids.ulid(),
+        workflow_id=workflow_id,
         workflow_type=request.workflow_type,
         arguments=request.arguments,
         routing=request.routing,

@@ -18,6 +18,7 @@ from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.lock import EngineLock
 from backstay.engine.matching import Matching
 from backstay.engine.notices import Notices
+from backstay.engine.peers import Links, Peers
 from backstay.engine.projector import Projector
 from backstay.engine.recovery import Recovery
 from backstay.engine.run_views import ViewMaker
@@ -34,7 +35,7 @@ class Node:
     """`commits`: the thread on which the store commits, if it has one; it ends with the node. `guest`: this process runs no
     tasks and leaves the engine of a shared database to others. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`. `views`:
     whether views of runs are stored, for operators. `certify`: whether to prove again and again that no run is stranded.
-    `origin`: see `Engine`."""
+    `origin`: see `Engine`. `links`: how to call other nodes of the database; without it they are reached through that."""
 
     def __init__(
         self,
@@ -57,6 +58,7 @@ class Node:
         views: bool = True,
         certify: bool = False,
         origin: dict[str, Any] | None = None,
+        links: Links | None = None,
     ) -> None:
         self.store = store
         self._commits = commits
@@ -76,6 +78,9 @@ class Node:
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
         self.recovery = Recovery(engine, self.lock, Notices(engine, lifecycle), self.sweep, lifecycle)
         self.projector = Projector(engine, lifecycle, active=views)
+        self.peers: Peers | None = None
+        if links is not None:
+            self.peers = Peers(world, links, lambda partition: None, owns_any=lambda: engine.holder, origin=origin)
         self.api = Api(
             engine,
             payloads,
@@ -83,6 +88,7 @@ class Node:
             guest=self.lock.guest,
             unoffered=self.sweep.unoffered,
             projector=self.projector,
+            peers=self.peers,
         )
         self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside, make_views)
         self.api.exports.sources = self.views.compared

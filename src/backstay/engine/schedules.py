@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 from msgspec.structs import replace
@@ -54,8 +53,8 @@ class ScheduleApi:
 
     async def create(self, request: ask.CreateSchedule) -> ScheduleReply:
         schedule_id = request.schedule_id
-        if schedule_id is None and request.request_id:  # the same one if it is repeated, so that its record is found
-            schedule_id = blake2b(request.request_id.encode(), digest_size=16).hexdigest()
+        if schedule_id is None and request.request_id:
+            schedule_id = ask.id_from(request.request_id)
         elif schedule_id is None:
             schedule_id = self._engine.world.ids.ulid()
         check_id(schedule_id)

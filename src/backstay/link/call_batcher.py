@@ -23,8 +23,12 @@ Waiting = tuple[calls.BatchedCall, asyncio.Future[Reply]]
 
 
 class CallBatcher:
-    def __init__(self, http: HttpClient, seconds: float) -> None:
+    """`path`, `many`: where a single call and a batch of calls are sent to."""
+
+    def __init__(self, http: HttpClient, seconds: float, *, path: str = calls.PATH, many: str = calls.MANY) -> None:
         self._http = http
+        self._path = path
+        self._many = many
         self._seconds = seconds  # to wait for a reply
         self._loop: asyncio.AbstractEventLoop | None = None
         self._out = 0
@@ -46,7 +50,7 @@ class CallBatcher:
             self._out -= 1
 
     async def _alone(self, verb: str, body: bytes) -> Reply:
-        return await self._http.post(calls.PATH + verb, body, self._seconds)
+        return await self._http.post(self._path + verb, body, self._seconds)
 
     def _gather(self, loop: asyncio.AbstractEventLoop, asked: calls.BatchedCall) -> asyncio.Future[Reply]:
         answer: asyncio.Future[Reply] = loop.create_future()
@@ -83,7 +87,7 @@ class CallBatcher:
 
         body = calls.encode(calls.Calls([asked for asked, _ in batch]))
         try:
-            whole = await self._http.post(calls.MANY, body, self._seconds, line=line)
+            whole = await self._http.post(self._many, body, self._seconds, line=line)
         except (Lost, NotHttp) as error:
             _fail(answers, error)
         except asyncio.CancelledError:

@@ -231,10 +231,11 @@ def _chunks(received: bytes, at: int) -> bytes | None:
 class HttpClient:
     """An HTTP client for one server, on the event loop of its callers."""
 
-    def __init__(self, url: str, headers: dict[str, str], most: int = LIMIT) -> None:
-        """`most`: the most bytes of one reply."""
+    def __init__(self, url: str, headers: dict[str, str], most: int = LIMIT, *, patience: float | None = None) -> None:
+        """`most`: the most bytes of one reply. `patience`: seconds to connect, and of silence until the server is pinged."""
         self.origin = origin_of(url)
         self.most = most
+        self._patience = patience
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if not lines.isascii() or lines.count("\n") != len(headers):
             raise ValueError("a token or namespace may hold no line breaks and no characters beyond ASCII")
@@ -263,7 +264,7 @@ class HttpClient:
         alarm = loop.call_later(seconds, connection.give_up)
         self._waiting[connection] = None
         if self._watch is None:
-            self._watch = loop.call_later(SILENT, self._look)
+            self._watch = loop.call_later(self._silent, self._look)
         try:
             reply = await connection.send(request, line)
         except BaseException:
@@ -294,7 +295,7 @@ class HttpClient:
 
             tls = ssl.create_default_context()
         try:
-            async with asyncio.timeout(CONNECT):
+            async with asyncio.timeout(CONNECT if self._patience is None else self._patience):
                 _, made = await asyncio.get_running_loop().create_connection(
                     lambda: _Connection(self), self.origin.host, self.origin.port, ssl=tls
                 )
@@ -304,24 +305,28 @@ class HttpClient:
 
     # -- pings
 
+    @property
+    def _silent(self) -> float:
+        return SILENT if self._patience is None else self._patience
+
     def _look(self) -> None:
         """Ping a server that is silent while requests wait for it."""
         self._watch = None
         if not self._waiting or self._loop is None:
             return
         silent = time.monotonic() - self.heard
-        if silent < SILENT:
-            self._watch = self._loop.call_later(SILENT - silent, self._look)
+        if silent < self._silent:
+            self._watch = self._loop.call_later(self._silent - silent, self._look)
         else:
             self._asking = self._loop.create_task(self._ask(list(self._waiting)), name="backstay-ping")
 
     async def _ask(self, waiting: list[_Connection]) -> None:
-        if not await self.ping(SILENT):
+        if not await self.ping(self._silent):
             for connection in waiting:
                 if connection in self._waiting:
                     connection.give_up()
         if self._watch is None and self._loop is not None:
-            self._watch = self._loop.call_later(SILENT, self._look)
+            self._watch = self._loop.call_later(self._silent, self._look)
 
     async def ping(self, seconds: float) -> bool:
         """Return whether the server answers on another connection: an idle one, or else a new one."""
@@ -366,6 +371,11 @@ class HttpClient:
         """Close the idle connections, so that the next request opens a new one."""
         for connection in list(self._idle):
             connection.close()
+
+    def abandon(self) -> None:
+        """Fail all requests that wait for a reply."""
+        for connection in list(self._waiting):
+            connection.give_up()
 
     def close(self) -> None:
         self.leave()

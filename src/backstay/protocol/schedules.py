@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
@@ -19,6 +20,11 @@ PAGE = 50
 PAGE_MAX = 200
 HISTORY_PAGE = 100
 HISTORY_PAGE_MAX = 500
+
+
+def id_from(request_id: str) -> str:
+    """The id of a schedule that was asked for without one: the same if the request is repeated, so that its record is found."""
+    return blake2b(request_id.encode(), digest_size=16).hexdigest()
 
 
 class ToSchedule(Request[R], frozen=True, kw_only=True):

@@ -23,6 +23,8 @@ from backstay.server.connections import limited_connections
 from backstay.server.encoding import Encoded, encoded
 from backstay.server.http_errors import HttpError, to_http_error
 from backstay.server.http_messages import HttpRequest, HttpResponse, ParsedRequest
+from backstay.server.links import ROUTES as NODE_ROUTES
+from backstay.server.links import check_link, check_secret
 from backstay.server.pages import PAGES
 from backstay.server.rehearsal import has_dry_run, rehearse, unsupported
 from backstay.server.router import Route, Router
@@ -77,7 +79,8 @@ class App:
         """Check the credential before the body is read; a signature covers the body and is checked later."""
         if not route.needs_credential:
             return
-        if self.server.signatures is None or ("cookie" in request.headers and "x-signature" not in request.headers):
+        by_cookie = "cookie" in request.headers and "x-signature" not in request.headers
+        if self.server.signatures is None or by_cookie or route.plane == "node":
             self.authenticate(route, request, connection)
 
     def check(self, route: Route, request: ParsedRequest, connection: Connection) -> None:
@@ -85,7 +88,8 @@ class App:
         if route.plane == "open":
             return
         signatures = self.server.signatures
-        if signatures is not None and route.needs_credential and request.caller.method != "session":
+        is_signed = route.needs_credential and route.plane != "node" and request.caller.method != "session"
+        if signatures is not None and is_signed:
             signatures.check(request.method, request.target, request.headers, request.body)
             request.caller = SIGNED
             connection.mark_authenticated()
@@ -97,6 +101,10 @@ class App:
 
     def authenticate(self, route: Route, request: HttpRequest, connection: Connection) -> None:
         """Find out who is calling, and whether they may call this route."""
+        if route.plane == "node":
+            check_secret(self.server, request.headers)
+            connection.mark_authenticated()
+            return
         caller = request.caller = self.server.authenticator.caller(request.headers)
         request.roles = caller.roles
         request.bound = caller.namespace
@@ -106,6 +114,8 @@ class App:
 
     def resolve_namespace(self, route: Route, request: HttpRequest) -> None:
         """Set the namespace of a request: one that exists and that the caller may use."""
+        if route.plane == "node":
+            return  # it was judged where the caller called
         server = self.server
         wanted = (
             request.headers.get("x-namespace") or request.query.get("namespace") or server.settings.default_namespace
@@ -123,9 +133,10 @@ class App:
 
 def _served(settings: Settings) -> list[Route]:
     """The routes of a server. `/metrics` needs no credential if the settings say so."""
+    routes = [*ROUTES, *NODE_ROUTES, *PAGES]
     if not settings.metrics_open:
-        return [*ROUTES, *PAGES]
-    return [*(route._replace(plane="open") if route.path == "/metrics" else route for route in ROUTES), *PAGES]
+        return routes
+    return [route._replace(plane="open") if route.path == "/metrics" else route for route in routes]
 
 
 def error_response(request: HttpRequest, error: Exception) -> HttpResponse:
@@ -148,6 +159,8 @@ def check_version(route: Route, headers: Mapping[str, str]) -> str:
         _check_control_version(headers)
     elif route.plane == "own":
         _check_own_version(headers)
+    elif route.plane == "node":
+        check_link(headers)
     return ""
 
 

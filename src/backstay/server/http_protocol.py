@@ -412,7 +412,8 @@ class HttpProtocol(asyncio.Protocol):
             return
         content = answer.raw
         close = self._last or answer.last or not request.keep_alive
-        if content is not None and route is not None and route.plane == "own" and answer.status == 200 and not close:
+        plain = route is not None and route.plane in ("own", "node")
+        if content is not None and plain and answer.status == 200 and not close:
             self._transport.write(_OK % (len(content), content))
             return
         status, headers, content = sent or self._encode(route, request, answer)

@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from backstay.server.pending_reply import PendingReply
     from backstay.server.server import Server
 
-Plane = Literal["open", "sign_in", "discovery", "worker", "control", "own"]
+Plane = Literal["open", "sign_in", "discovery", "worker", "control", "own", "node"]
 """`open` needs nothing, `sign_in` brings a credential in its body, `discovery` needs a credential, the others also their version
 and a namespace that exists.
 
-`own` is for our own clients and workers: requests and responses are plain structs without an envelope.
+`own` is for our own clients and workers: requests and responses are plain structs without an envelope. `node` is the same
+between the nodes of a database, whose credential is a secret of theirs, and whose requests name their namespace themselves.
 """
 
 

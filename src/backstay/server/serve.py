@@ -18,8 +18,10 @@ from collections.abc import Callable
 from backstay.server.app import App
 from backstay.server.connections import raise_descriptor_limit
 from backstay.server.http_protocol import HttpProtocol
+from backstay.server.links import advertised
 from backstay.server.server import Server
 from backstay.server.settings import Settings
+from backstay.store.address import is_server
 
 log = logging.getLogger("backstay.server")
 
@@ -59,9 +61,7 @@ class HttpServer:
                 lambda: HttpProtocol(self._app), sock=one, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=patience
             )
             self._listening.append(listening)
-        scheme = "http" if tls is None else "https"
-        names = [one.getsockname()[:2] for one in sockets]
-        return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in names]
+        return addresses_of(self._settings, sockets)
 
     def drain(self) -> None:
         """Begin to stop. A second call drops what has not ended."""
@@ -107,6 +107,13 @@ class HttpServer:
             await asyncio.wait(self._app.handling)
 
 
+def addresses_of(settings: Settings, sockets: list[socket.socket]) -> list[str]:
+    """The addresses of sockets that a server listens on."""
+    scheme = "http" if settings.tls_certificate is None else "https"
+    names = [one.getsockname()[:2] for one in sockets]
+    return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for host, port in names]
+
+
 def _tls(settings: Settings) -> ssl.SSLContext | None:
     if settings.tls_certificate is None:
         return None
@@ -143,7 +150,13 @@ async def serve(settings: Settings, started: Callable[[str], None]) -> None:
     sockets = listen(settings)
     loop = asyncio.get_running_loop()
     try:
-        async with Server(settings) as server:
+        address = advertised(settings.advertise, addresses_of(settings, sockets))
+        if address is None and is_server(settings.database):
+            log.info(
+                "this server listens on every address of its machine, so other servers of this database do not know where to"
+                " call it, and reach it through the database only; name its address with --advertise"
+            )
+        async with Server(settings, address=address) as server:
             http = HttpServer(App(server))
             addresses = await http.listen(sockets)
             for number in SIGNALS:

@@ -16,6 +16,7 @@ from backstay.engine.cache import Reply
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.matching import Matching
 from backstay.engine.node import Node
+from backstay.engine.node_secrets import NodeSecrets
 from backstay.engine.queue_rates import QueueRates
 from backstay.engine.recovery import COME_BACK
 from backstay.engine.world import Alarm, AsyncioWorld, World
@@ -24,6 +25,7 @@ from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.machine import Machine
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, Routing
+from backstay.link.nodes import NodeLinks
 from backstay.protocol.export import exporter
 from backstay.protocol.run_entries import make_views
 from backstay.server.admission import QueueAdmission
@@ -57,6 +59,7 @@ from backstay.server.system_actions import SystemActions
 from backstay.server.tokens import Tokens
 from backstay.server.workers import WorkerRegistry
 from backstay.store import Unavailable
+from backstay.store.address import is_server
 from backstay.store.opening import open_store
 
 RELOAD = SECOND
@@ -69,8 +72,12 @@ class Server:
         settings: Settings,
         world: Callable[[], World] | None = None,
         authenticator: type[Authenticator] = Authenticator,
+        address: str | None = None,
     ) -> None:
+        """`address`: by which other nodes of the database call this server; None: they reach it through the database."""
         self.settings = settings
+        self.address = address
+        self.node_id: Callable[[], int | None] = lambda: None
         self._authenticator = authenticator
         signs = settings.auth == "signature"
         self.signatures = Signatures(settings.signature_key or "", lambda: self.now) if signs else None
@@ -124,6 +131,8 @@ class Server:
             is_engine=lambda: self.engine.holder,
             links=lambda: self.worker_links,
         )
+        self.node_secrets = NodeSecrets(world, store)
+        self.links = NodeLinks(self.node_secrets.ours, self.node_secrets.load)
         self.node = Node(
             world,
             store,
@@ -153,6 +162,7 @@ class Server:
             sweep_rests=self.sweep_policy.rests,
             views=settings.views,
             certify=True,
+            links=self.links if is_server(path) else None,
         )
         self.engine = self.node.engine
         self.rates = QueueRates(world.now)
@@ -170,6 +180,8 @@ class Server:
         self.worker_links = WorkerLinks(self)
         try:
             await self._read_registries()
+            if self.address is not None and is_server(path):
+                await self.node_secrets.ours()  # before anybody calls
             self.retention.start()
             if self._world is None:
                 self.loop_watch.start()
@@ -223,6 +235,7 @@ class Server:
         self.retention.stop()
         self.feed.close()
         await self.bulks.close()
+        self.links.close()
         await self.node.close()
 
     async def _load(self) -> None:

@@ -49,6 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     store: str = "sqlite:backstay.db"
+    advertise: str | None = None
     server_id: str = "backstay"
     default_namespace: str = "default"
 
@@ -228,6 +229,13 @@ def _checked(settings: Settings) -> Settings:
     if settings.auth == "signature" and not settings.signature_key:
         raise WrongSetting("auth is 'signature', which needs signature_key (DW_SIGNATURE_KEY)")
     _check_groups(settings)
+    if settings.advertise is not None:
+        from backstay.link.http import origin_of  # here: few need it, and it imports asyncio
+
+        try:
+            origin_of(settings.advertise)
+        except ValueError as error:
+            raise WrongSetting(f"advertise: {error}") from None
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise WrongSetting("tls_certificate and tls_key go together; name both or none")
     if settings.worker_stale_after_seconds <= settings.heartbeat_interval_seconds:

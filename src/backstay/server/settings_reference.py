@@ -22,6 +22,9 @@ SECTIONS = [
             "host": "the address to listen on",
             "port": "the port; 0 takes a free one",
             "store": "the database: `sqlite:PATH`, or `postgresql://USER@HOST/DATABASE`",
+            "advertise": "the address, such as `http://10.0.0.7:8080`, by which other servers of the same database call this"
+            " one; by default the address that it listens on, unless that is a wildcard such as `0.0.0.0`. Without one, or if"
+            " it cannot be reached, they reach it through the database, which takes more work",
             "server_id": "the name that the server reports",
             "environment_name": "what pages call this server, for example `production`",
             "environment_colour": "the colour that pages give it: a name such as `red`, or `#rrggbb`",

@@ -204,28 +204,29 @@ def _name(request: type[Any]) -> str:
     return "-".join(re.findall("[A-Z][a-z]+", request.__name__)).lower()
 
 
-def _verb(
+def verb(
     request: type[ask.Request[Any]],
     reply: Any,
     pack: Callable[[Any], Any] | None = None,
     unpack: Callable[[Any], Any] | None = None,
 ) -> Verb:
+    """The verb of a request, with the type of its reply; `pack` and `unpack` if the reply has another shape on the wire."""
     return Verb(_name(request), request, msgspec.json.Decoder(request), msgspec.json.Decoder(reply), pack, unpack)
 
 
 _ALL = (
-    *(_verb(request, reply) for request, reply in _PLAIN.items()),
-    _verb(ask.RunWorkflow, _Result, _pack_result, _unpack_result),
-    _verb(ask.AwaitResult, _Result, _pack_result, _unpack_result),
-    _verb(ask.GetHistory, list[WireEvent], pack, unpack),
-    _verb(tell.UpdateWorkflow, _Update, _pack_update, _unpack_update),
-    _verb(tell.GetUpdate, _Update, _pack_update, _unpack_update),
-    _verb(schedules.GetScheduleHistory, _ScheduleHistory, _pack_schedule, _unpack_schedule),
+    *(verb(request, reply) for request, reply in _PLAIN.items()),
+    verb(ask.RunWorkflow, _Result, _pack_result, _unpack_result),
+    verb(ask.AwaitResult, _Result, _pack_result, _unpack_result),
+    verb(ask.GetHistory, list[WireEvent], pack, unpack),
+    verb(tell.UpdateWorkflow, _Update, _pack_update, _unpack_update),
+    verb(tell.GetUpdate, _Update, _pack_update, _unpack_update),
+    verb(schedules.GetScheduleHistory, _ScheduleHistory, _pack_schedule, _unpack_schedule),
 )
-VERBS: dict[str, Verb] = {verb.name: verb for verb in _ALL}
+VERBS: dict[str, Verb] = {made.name: made for made in _ALL}
 """By name."""
 
-OF: dict[type[ask.Request[Any]], Verb] = {verb.request: verb for verb in _ALL}
+OF: dict[type[ask.Request[Any]], Verb] = {made.request: made for made in _ALL}
 
 
 def page(history: list[Recorded]) -> bool:

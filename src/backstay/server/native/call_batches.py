@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,11 @@ LINES = "application/x-ndjson"
 
 
 class CallBatch:
-    """The calls of one request, and the answers that have not been sent yet."""
+    """The calls of one request, and the answers that have not been sent yet. `verbs`: those that it may have, by name."""
 
-    def __init__(self, server: Server, request: HttpRequest) -> None:
-        self._server = server
-        self._request = request
+    def __init__(self, verbs: Mapping[str, calls.Verb], begin: Callable[[calls.Verb, Raw], PendingCall]) -> None:
+        self._verbs = verbs
+        self._begin_one = begin
         self._open: dict[asyncio.Future[Any], PendingCall] = {}
         self._unsent: list[calls.BatchedReply] = []
         self._has_unsent = asyncio.Event()
@@ -39,10 +39,10 @@ class CallBatch:
                 self._refuse(place, one.verb, error)
 
     def _begin(self, place: int, one: calls.BatchedCall) -> None:
-        verb = calls.VERBS.get(one.verb)
+        verb = self._verbs.get(one.verb)
         if verb is None:
             raise HttpError(404, "unknown_verb", f"this server knows no call {one.verb!r}")
-        pending = begin(self._server, self._request, verb, one.request)
+        pending = self._begin_one(verb, one.request)
         self._open[pending.answer] = pending
         pending.answer.add_done_callback(partial(self._done, place, one.verb))
 
@@ -83,7 +83,14 @@ class CallBatch:
 
 async def many(server: Server, request: HttpRequest) -> HttpResponse:
     """Several calls of a client of the same release; each is answered in a line of its own, or together with others."""
-    batch = CallBatch(server, request)
+    return answered(request, calls.VERBS, partial(begin, server, request))
+
+
+def answered(
+    request: HttpRequest, verbs: Mapping[str, calls.Verb], begin: Callable[[calls.Verb, Raw], PendingCall]
+) -> HttpResponse:
+    """Begin all calls of a request. The response has their answers, each as soon as it is there."""
+    batch = CallBatch(verbs, begin)
     batch.begin(request.decode(calls.Calls).calls)
     return HttpResponse({}, content_type=LINES, parts=batch.answers())
 

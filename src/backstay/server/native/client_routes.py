@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from codecs import getincrementaldecoder
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -16,6 +16,7 @@ from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.protocol import run_lists, schedules, streams
 from backstay.protocol.native import client as calls
+from backstay.protocol.native.nodes import AwaitEvents
 from backstay.server.auth import OPERATOR
 from backstay.server.http_errors import Stopping, undecodable
 from backstay.server.http_messages import HttpRequest, HttpResponse, decode_body
@@ -69,7 +70,7 @@ class PendingCall(PendingReply):
         try:
             return HttpResponse({}, raw=self.body())
         except Refused as refusal:
-            return _refused(refusal)
+            return refused(refusal)
 
     def body(self) -> bytes:
         """The encoded answer; raises the error if the call has failed."""
@@ -78,9 +79,17 @@ class PendingCall(PendingReply):
         return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
 
 
+Call = Callable[[Any], Awaitable[Any]]
+
+
 def begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
     """Submit a call to the engine."""
-    engine_request: Any = _in_namespace(server, request, decode_body(verb.decode_request, body or b"{}"))
+    engine_request = _in_namespace(server, request, decode_body(verb.decode_request, body or b"{}"))
+    return submit(server, verb, engine_request, server.api.call)
+
+
+def submit(server: Server, verb: calls.Verb, engine_request: Any, call: Call) -> PendingCall:
+    """Make a request of the engine with `call`. Nobody waits for its answer for longer than `PATIENCE`."""
     seconds = calls.PATIENCE
     not_yet: ask.Result | None = None
     waits = True
@@ -91,8 +100,8 @@ def begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | 
             seconds = _cut(engine_request.wait_seconds)
             not_yet = ask.Result(workflow_id=workflow_id, run_id="", status=None)
             engine_request = replace(engine_request, wait_seconds=None)
-        case tell.GetUpdate() | tell.UpdateWorkflow() | streams.ReadStream():
-            # The engine ends these waits itself, since it knows how far the update or the stream has got.
+        case tell.GetUpdate() | tell.UpdateWorkflow() | streams.ReadStream() | AwaitEvents():
+            # The engine ends these waits itself, since it knows how far the update, the stream or the run has got.
             engine_request = replace(engine_request, wait_seconds=_cut(engine_request.wait_seconds))
         case _:
             waits = isinstance(engine_request, tell.QueryWorkflow)
@@ -102,7 +111,7 @@ def begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | 
         raise too_many_parked(
             "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second"
         )
-    answer: asyncio.Future[Any] = asyncio.ensure_future(server.api.call(engine_request))
+    answer: asyncio.Future[Any] = asyncio.ensure_future(call(engine_request))
     return PendingCall(server, verb, answer, waits, not_yet, seconds)
 
 
@@ -110,7 +119,7 @@ def refusal_body(refusal: Refused) -> bytes:
     return calls.encode(calls.Refusal(refusal.reason, refusal.message, refusal.fields))
 
 
-def _refused(refusal: Refused) -> HttpResponse:
+def refused(refusal: Refused) -> HttpResponse:
     return HttpResponse({}, 409, raw=refusal_body(refusal))
 
 
@@ -119,7 +128,7 @@ def _route(verb: calls.Verb) -> Route:
         try:
             return begin(server, request, verb, request.body)
         except Refused as refusal:
-            return _refused(refusal)
+            return refused(refusal)
 
     answer.__doc__ = f"{verb.request.__name__}, for clients of the same release."
     return Route("POST", calls.PATH + verb.name, answer, "own", OPERATOR, body=verb.request)
@@ -219,7 +228,7 @@ async def export(server: Server, request: HttpRequest) -> HttpResponse:
     try:
         made = await server.api.exports.of(asked.namespace, asked.workflow_id, asked.run_id)
     except Refused as refusal:
-        return _refused(refusal)
+        return refused(refusal)
     return HttpResponse({}, parts=_as_string(made))
 
 

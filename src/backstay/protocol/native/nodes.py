@@ -1,0 +1,190 @@
+"""The messages between nodes: a request that one node got is carried out by the node that owns its instance.
+
+    POST /api/node/call/signal-workflow   {"workflow_id": "order-7", "signal_name": "paid", ...}   ->   {...}
+
+They are the requests of clients and workers, whole: with their namespace, their source and who asked for them. Several go in
+one request, as those of clients do. A node that does not own the instance answers 421 and says which node does:
+
+    421   {"reason": "owned_elsewhere", "owner": 17, "address": "http://10.0.0.7:8080", "term": 4}
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from msgspec import Raw, Struct
+from msgspec.structs import asdict
+
+from backstay.kernel.features.activity import ActivityAssignment, AttemptReply, HeartbeatReply
+from backstay.kernel.features.workflow_task import TaskReply, WorkflowAssignment
+from backstay.kernel.machine import Machine
+from backstay.kernel.send import Send, pack, unpack
+from backstay.protocol import commands as tell
+from backstay.protocol import requests as ask
+from backstay.protocol import schedules, streams
+from backstay.protocol.native import client as calls
+from backstay.protocol.native import events
+from backstay.protocol.native.events import WireEvent
+from backstay.protocol.native.worker import AnyCommand
+
+SPEAKS = (1, 1)
+"""The first and the last version of these messages that this release understands. It sends the last."""
+
+HEADER = "X-Backstay-Link"
+SECRET_HEADER = "X-Backstay-Secret"
+TO_HEADER = "X-Backstay-To"
+"""The id of the node that the sender means: another one may have taken over its address."""
+
+PATH = "/api/node/call/"
+MANY = "/api/node/calls"
+
+ELSEWHERE = "owned_elsewhere"
+OTHER_NODE = "other_node"
+
+
+def understands(speaks: tuple[int, int]) -> bool:
+    """Whether a node that speaks these versions can be called by this release."""
+    return speaks[0] <= SPEAKS[1] <= speaks[1]
+
+
+class Owner(NamedTuple):
+    """The node that owns a partition. `address`: where it is called; None: it cannot be called. `term`: of its ownership."""
+
+    id: int
+    address: str | None
+    term: int
+
+
+class LinkFailed(Exception):
+    """A node gave no answer. `sent`: the request may have arrived, and may have been carried out."""
+
+    def __init__(self, why: str, *, sent: bool) -> None:
+        super().__init__(why)
+        self.sent = sent
+
+
+class Misdirected(Exception):
+    """The node that was called does not own the instance. `owner`: the one that does, as far as it knows."""
+
+    def __init__(self, owner: Owner | None) -> None:
+        super().__init__("the node that was called does not own the instance")
+        self.owner = owner
+
+
+class AwaitEvents(ask.Request[bool], frozen=True, kw_only=True):
+    """Wait until a run has events after the sequence `after`; False: it has none within the wait."""
+
+    workflow: int  # the key of its instance
+    run: int
+    after: int
+    wait_seconds: float
+
+
+class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
+    """Take a stored send. Its row is deleted with the commit of the receiver, so it may be delivered twice."""
+
+    key: int
+    sender: int
+    namespace: str
+    workflow_id: str
+    kind: str
+    message: Raw
+
+    @staticmethod
+    def of(send: Send) -> DeliverSend:
+        return DeliverSend(
+            key=send.key,
+            sender=send.sender,
+            namespace=send.namespace,
+            workflow_id=send.workflow_id,
+            kind=type(send.message).__name__,
+            message=Raw(pack(send.message)),
+        )
+
+    def send(self, machine: Machine) -> Send:
+        message = unpack(machine.outbox_message_kinds[self.kind], bytes(self.message))
+        return Send(self.key, self.sender, self.namespace, self.workflow_id, message)
+
+
+class _CompleteTask(ask.WorkerVerb[TaskReply], frozen=True, kw_only=True):
+    task_id: str
+    lease_owner: str
+    workflow_task_attempt: int
+    commands: list[AnyCommand]
+    handled_failures: list[str] = []
+    numbered: bool = True
+    met: int | None = None
+
+
+class _HistoryPage(Struct, frozen=True, kw_only=True):
+    history_events: list[WireEvent]
+    has_more: bool
+    next_after_sequence: int | None
+    total_history_events: int
+
+
+def _pack_page(page: ask.HistoryPage) -> _HistoryPage:
+    return _HistoryPage(
+        history_events=events.pack(page.history_events),
+        has_more=page.has_more,
+        next_after_sequence=page.next_after_sequence,
+        total_history_events=page.total_history_events,
+    )
+
+
+def _unpack_page(page: _HistoryPage) -> ask.HistoryPage:
+    return ask.HistoryPage(
+        history_events=events.unpack(page.history_events),
+        has_more=page.has_more,
+        next_after_sequence=page.next_after_sequence,
+        total_history_events=page.total_history_events,
+    )
+
+
+_OF_CLIENTS = (
+    *(ask.StartWorkflow, ask.ReserveWorkflow, ask.RunWorkflow, ask.AwaitResult),
+    *(tell.SignalWorkflow, tell.SignalWithStart, tell.AppendMessage, tell.UpdateWorkflow, tell.GetUpdate),
+    *(tell.QueryWorkflow, tell.CancelWorkflow, tell.TerminateWorkflow, tell.PauseWorkflow, tell.UnpauseWorkflow),
+    *(tell.RetryActivityNow, tell.ArchiveWorkflow, tell.RepairWorkflow),
+    *(schedules.CreateSchedule, schedules.UpdateSchedule, schedules.PauseSchedule, schedules.ResumeSchedule),
+    *(schedules.TriggerSchedule, schedules.BackfillSchedule, schedules.DeleteSchedule),
+    *(streams.AppendStream, streams.CloseStream, streams.DescribeStream, streams.ListStreams, streams.ReadStream),
+)
+_OF_WORKERS: dict[type[ask.Request[Any]], Any] = {
+    ask.ClaimWorkflowTask: WorkflowAssignment,
+    ask.ClaimActivityTask: ActivityAssignment,
+    ask.FailTask: TaskReply,
+    ask.HeartbeatTask: TaskReply,
+    ask.CompleteActivityTask: AttemptReply,
+    ask.FailActivityTask: AttemptReply,
+    ask.HeartbeatActivityTask: HeartbeatReply,
+    AwaitEvents: bool,
+    DeliverSend: None,
+}
+_complete = calls.verb(_CompleteTask, TaskReply)
+_ALL: dict[type[ask.Request[Any]], calls.Verb] = {
+    **{kind: calls.OF[kind] for kind in _OF_CLIENTS},
+    **{kind: calls.verb(kind, reply) for kind, reply in _OF_WORKERS.items()},
+    ask.CompleteTask: _complete,
+    ask.GetTaskHistory: calls.verb(ask.GetTaskHistory, _HistoryPage, _pack_page, _unpack_page),
+}
+
+OF = _ALL
+"""How each request that a node hands on crosses the wire."""
+
+VERBS: dict[str, calls.Verb] = {verb.name: verb for verb in _ALL.values()}
+"""By name."""
+
+encode = calls.encode
+
+
+def received(request: Any) -> ask.Request[Any]:
+    """A request as the engine knows it, from how it crossed the wire."""
+    match request:
+        case _CompleteTask():
+            fields: dict[str, Any] = asdict(request)
+            return ask.CompleteTask(**fields)
+        case schedules.UpdateSchedule():
+            return request.typed()
+        case _:
+            return request

@@ -1,0 +1,101 @@
+"""The routes between nodes: a request about an instance that this node owns, handed on by the node that got it.
+
+Role and namespace of a caller were judged where it called. Nodes know each other by a secret in the database.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw
+
+from backstay.kernel.message import Refused
+from backstay.protocol.native import client as calls
+from backstay.protocol.native import nodes
+from backstay.server.auth import EVERY
+from backstay.server.http_errors import HttpError, undecodable
+from backstay.server.http_messages import HttpRequest, HttpResponse, decode_body
+from backstay.server.native.call_batches import LINES, answered
+from backstay.server.native.client_routes import PendingCall, refused, submit
+from backstay.server.router import Route
+
+if TYPE_CHECKING:
+    from backstay.server.server import Server
+
+
+def check_secret(server: Server, headers: Mapping[str, str]) -> None:
+    """Refuse a caller that is no node of this database."""
+    if not server.node_secrets.accepts(headers.get(nodes.SECRET_HEADER.lower(), "")):
+        raise HttpError(401, "not_a_node", "this route is for the nodes of this database, which have a secret in it")
+
+
+def check_link(headers: Mapping[str, str]) -> None:
+    given = headers.get(nodes.HEADER.lower(), "")
+    first, last = nodes.SPEAKS
+    if not (given.isdigit() and first <= int(given) <= last):
+        raise HttpError(
+            400,
+            "unsupported_link_version",
+            f"this node speaks versions {first} to {last} of the messages between nodes, the caller {given or 'none'}",
+            supported_version=last,
+            requested_version=given,
+        )
+
+
+def _begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | Raw) -> PendingCall:
+    try:
+        asked = nodes.received(decode_body(verb.decode_request, body))
+    except msgspec.MsgspecError as error:
+        raise undecodable(error) from None
+    me, meant = server.node_id(), request.headers.get(nodes.TO_HEADER.lower())
+    if me is not None and meant != str(me):
+        raise HttpError(421, nodes.OTHER_NODE, f"this is node {me}, and not {meant}")
+    owner = None if server.node.peers is None else server.node.peers.misdirected(asked)
+    if owner is not None:
+        said = {"owner": owner.id, "address": owner.address, "term": owner.term}
+        raise HttpError(421, nodes.ELSEWHERE, "another node owns this instance", **said)
+    return submit(server, verb, asked, server.api.here)
+
+
+def _route(name: str, verb: calls.Verb) -> Route:
+    def answer(server: Server, request: HttpRequest) -> PendingCall | HttpResponse:
+        try:
+            return _begin(server, request, verb, request.body)
+        except Refused as refusal:
+            return refused(refusal)
+
+    answer.__doc__ = f"{verb.request.__name__}, handed on by another node."
+    return Route("POST", nodes.PATH + name, answer, "node", EVERY, body=verb.request)
+
+
+async def many(server: Server, request: HttpRequest) -> HttpResponse:
+    """Several of them; each is answered in a line of its own, or together with others."""
+    return answered(request, nodes.VERBS, partial(_begin, server, request))
+
+
+ROUTES = [
+    *(_route(name, verb) for name, verb in nodes.VERBS.items()),
+    Route("POST", nodes.MANY, many, "node", EVERY, body=calls.Calls, answers=LINES),
+]
+
+
+def advertised(address: str | None, listening: Sequence[str]) -> str | None:
+    """The address by which other nodes call this one. If none is set: the first one that it listens on, unless it is a wildcard.
+
+    Without one, other nodes reach it through the database.
+    """
+    if address is not None:
+        return address
+    return next((url for url in listening if not _is_wildcard(urlsplit(url).hostname or "")), None)
+
+
+def _is_wildcard(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
