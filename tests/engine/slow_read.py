@@ -15,10 +15,10 @@ class SlowRead:
         self._store, self._verb, self._before = store, verb, before
         self.began = asyncio.Event()
         self.may_end = asyncio.Event()
-        setattr(store, verb, lambda *asked: Deferred(lambda: self._answer(*asked)))
+        setattr(store, verb, lambda *asked, **more: Deferred(lambda: self._answer(*asked, **more)))
 
-    async def _answer(self, *asked: Any) -> Any:
-        found = await getattr(type(self._store), self._verb)(self._store, *asked)
+    async def _answer(self, *asked: Any, **more: Any) -> Any:
+        found = await getattr(type(self._store), self._verb)(self._store, *asked, **more)
         if self._before:
             self._before -= 1
             return found

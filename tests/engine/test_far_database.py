@@ -130,7 +130,7 @@ class Deadlines:
         self.asked = asyncio.Event()
         self.answer: asyncio.Future[list[tuple[int, int]]] = asyncio.get_running_loop().create_future()
 
-    async def due(self, until: int, limit: int) -> list[tuple[int, int]]:
+    async def due(self, until: int, limit: int, **_: Any) -> list[tuple[int, int]]:
         self.asked.set()
         return await self.answer
 

@@ -271,7 +271,7 @@ def test_an_engine_that_is_stopped_while_it_looks_around_does_not_begin_to_look(
         await app.start(patient, "p")
         waiting = asyncio.ensure_future(app.handle(patient, "p").result())
         await eventually(lambda: bool(list(app.engine.waiters)))
-        read = SlowRead(app.store, "sends")
+        read = SlowRead(app.store, "notices")
         async with AsyncBackstay(tmp_path / "x.db", [at_once], run_tasks=False) as other:
             await other.start(at_once, "a")
         await asyncio.wait_for(read.began.wait(), 20)

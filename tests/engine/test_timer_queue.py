@@ -34,7 +34,7 @@ def test_the_timeout_of_a_run_that_another_process_started_is_kept(tmp_path: Pat
 class Empty:
     """The store as a timer queue sees it."""
 
-    async def due(self, until: int, limit: int) -> list[tuple[int, int]]:
+    async def due(self, until: int, limit: int, **_: Any) -> list[tuple[int, int]]:
         return []
 
 

@@ -22,7 +22,7 @@ from .flows import write
 
 TOKEN = "cluster"
 QUEUE = "published"
-OUTAGE = TransportRetryPolicy(max_attempts=40, max_backoff_seconds=0.5)
+OUTAGE = TransportRetryPolicy(max_attempts=200, max_backoff_seconds=0.5)
 """The published package gives up a report after three tries by default, and its lease runs for five minutes."""
 
 WORK = 0.02  # seconds that an activity takes: whoever is killed may have some in its hands

@@ -1,6 +1,6 @@
-"""Two engines on one database, each of which believes that it is the only one: the guard of each instance decides.
+"""Two engines on one database, each of which believes that it owns everything: the guard of each instance decides.
 
-Who is the engine is a lock, and nobody is told of commits but by looking. Both only save work; neither is what keeps history right.
+Who owns which shard only saves work; it is not what keeps history right.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backstay import AsyncBackstay, activity, sleep, workflow
-from backstay.store.postgresql.writer import PostgresqlWriter
+from backstay.engine.shards import Shards
 
 from ..sdk.kit import eventually, names
 
@@ -35,20 +35,13 @@ def watched(count: int) -> int:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    async def believe(self: Shards) -> None:
+        if not self._engine.owns_all:
+            self._gain(range(self._store.shards), abandoned=True)
+
+    monkeypatch.setattr(Shards, "look", believe)
     if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql_url")
-
-        async def begin(self: PostgresqlWriter) -> bool:
-            async def term(session: object) -> bool:
-                self._term = (await session.fetch(self._sql["begin_term"]))[0][0]  # type: ignore[attr-defined]
-                self.holder = True
-                return True
-
-            return self.holder or await self.do(term)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(PostgresqlWriter, "acquire", begin)
-        return url
-    monkeypatch.setattr("fcntl.flock", lambda *_: None)
+        return request.getfixturevalue("postgresql_url")
     return str(tmp_path / "shared.db")
 
 
@@ -59,7 +52,7 @@ def test_every_run_ends_once_and_no_history_is_torn(database: str) -> None:
 
 async def _both(database: str) -> None:
     async with AsyncBackstay(database, [watched, step]) as one, AsyncBackstay(database, [watched, step]) as two:
-        assert (one.engine.holder, two.engine.holder) == (True, True)
+        assert (one.engine.owns_all, two.engine.owns_all) == (True, True)
         for number in range(COUNT):
             await (one if number % 2 else two).start(watched, f"w-{number}", 3)
         for number in range(COUNT):

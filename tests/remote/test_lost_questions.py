@@ -126,9 +126,9 @@ async def test_a_server_beside_the_engine_says_that_it_is_not_the_one_to_ask() -
         access = transport.Access(house.url, TOKEN, "default")
         async with AsyncClient(transport.HttpTransport(access, patience=0.05)) as client:
             account = await opened(client)
-            house.server.engine.holder = False
+            house.server.engine.owned[:] = bytes(256)
             with pytest.raises(RequestRefused, match="no worker can be asked from here") as refused:
                 await account.query(Account.total)
             assert refused.value.reason == "engine_elsewhere"
-            house.server.engine.holder = True
+            house.server.engine.owned[:] = b"\1" * 256
             assert await account.query(Account.total) == 0

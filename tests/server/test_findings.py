@@ -47,7 +47,7 @@ async def overdue(api: Api) -> None:
 
 async def unoffered(api: Api) -> None:
     await states.queued(api)
-    api.server.engine.matching.lanes.clear()
+    api.server.engine.matching.lanes.forget(lambda key: True)
     await api.world.advance(10)
 
 
@@ -84,7 +84,7 @@ async def down(api: Api) -> None:
 
 
 async def elsewhere(api: Api) -> None:
-    api.server.engine.holder = False
+    api.server.engine.owned[:] = bytes(256)
 
 
 async def draining(api: Api) -> None:
@@ -310,7 +310,7 @@ async def test_a_server_that_is_not_ready_says_why(bring: Bring, reason: str) ->
 
 async def test_a_server_that_recovers_is_not_ready_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving() as api:
-        monkeypatch.setattr(api.server.recovery, "_up", False)
+        monkeypatch.setattr(api.server.recovery, "_unread", {7})
         answer = await api.http.get("/api/ready")
         assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (503, "recovering")
         assert answer.json()["checks"]["engine"] == "recovering"

@@ -145,7 +145,7 @@ async def test_the_repair_policy_is_what_the_settings_say() -> None:
         for id in ("first", "second"):
             await api.start(id)
         sql(api, "delete from task")
-        api.server.engine.matching.lanes.clear()
+        api.server.engine.matching.lanes.forget(lambda key: True)
         await api.world.advance(19)
         assert await api.poll() is None, "it does not look before its time"
         done = (await api.control("POST", "/system/repair/pass", {})).json()
@@ -160,7 +160,7 @@ async def test_the_repair_policy_is_what_the_settings_say() -> None:
             await api.world.advance(4)  # at most
             await api.fail(await api.poll(), message="no such module")
         await api.start("unheard")
-        api.server.engine.matching.lanes.clear()
+        api.server.engine.matching.lanes.forget(lambda key: True)
         await api.world.advance(29)
         found = (await api.control("GET", "/system/repair")).json()["candidates"]
         waiting = found["existing_task_candidates"]
@@ -202,7 +202,7 @@ async def test_a_busy_queue_does_not_take_all_places_of_a_pass() -> None:
             await api.start(f"near-{number}")
         await api.start("far", task_queue="far")
         sql(api, "delete from task")
-        api.server.engine.matching.lanes.clear()
+        api.server.engine.matching.lanes.forget(lambda key: True)
         metrics = (await api.control("GET", "/system/operator-metrics")).json()["operator_metrics"]["repair"]
         assert (metrics["missing_task_candidates"], metrics["selected_missing_task_candidates"]) == (41, 25)
         assert metrics["missing_task_scan_limit_reached"]
@@ -222,7 +222,7 @@ async def test_recovering_a_task_needs_no_worker_of_its_build_and_claiming_it_do
         await api.register("new", build_id="b2")
         await api.start(build_id="b1")
         sql(api, "delete from task")
-        api.server.engine.matching.lanes.clear()
+        api.server.engine.matching.lanes.forget(lambda key: True)
         await api.world.advance(6)
         assert await api.poll("workflow", "new", build_id="b2") is None
         assert (await api.poll("workflow", "old", build_id="b1"))["workflow_id"] == "o-1"

@@ -204,7 +204,9 @@ async def test_a_server_that_is_not_the_engine_sends_workers_elsewhere_at_once()
         await api.register()
         waiting = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
         await until(lambda: api.server.engine.matching.polls.by_queue)
-        api.server.recovery._step_down()
+        api.server.engine.owned[:] = bytes(256)
+        for lost in api.server.node.lifecycle.on_lost:
+            lost()
         for answer in (await waiting, await answered(api, poll_request_id="p-1", timeout_seconds=30)):
             said = answer.json()
             assert (answer.status_code, said["reason"], said["poll_status"]) == (503, *2 * ("backend_unavailable",))

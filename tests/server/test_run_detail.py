@@ -165,7 +165,7 @@ async def brought_to(api: Api, state: str) -> str:
                 await api.control("POST", "/workflows/o-1/pause", {})
             if state == "lost":
                 await tampered(api)
-                api.server.engine.matching.lanes.clear()
+                api.server.engine.matching.lanes.forget(lambda key: True)
     return run
 
 
@@ -288,7 +288,7 @@ async def test_a_wait_tells_an_open_task_from_one_that_has_been() -> None:
         assert backing(retried) == (True, "activity", "ready")
         assert retried["waits"][0]["task_id"] != first["task_id"]
         await tampered(api)
-        api.server.engine.matching.lanes.clear()
+        api.server.engine.matching.lanes.forget(lambda key: True)
         assert backing(await detail(api)) == (False, "activity", "missing")
         await api.control("POST", "/workflows/o-1/repair", {})
         assert backing(await detail(api)) == (True, "activity", "ready")
@@ -361,7 +361,7 @@ async def test_an_accepted_update_is_the_wait_whatever_else_is_open_and_stays_it
         assert await waits_for() == resume
         assert backing(await detail(api), "update")[:2] == (True, "workflow")
         assert sql(api, 'delete from task where cast(body as text) like \'%"kind":"workflow"%\'') == 1
-        api.server.engine.matching.lanes.clear()
+        api.server.engine.matching.lanes.forget(lambda key: True)
         assert await waits_for() == resume
         lost = await detail(api)
         assert (lost["liveness_state"], lost["can_repair"]) == ("repair_needed", True)

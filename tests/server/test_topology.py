@@ -35,7 +35,7 @@ async def lose_the_task(api: Api, workflow_id: str) -> None:
     key = await engine.store.find("default", workflow_id)
     assert key is not None
     connection_of(engine.store).execute("delete from task where workflow = ?", (key,))
-    engine.matching.lanes.clear()
+    engine.matching.lanes.forget(lambda key: True)
     entry = engine.cache.get(key)
     if entry is not None:
         engine.discard_cached(entry)
@@ -101,10 +101,10 @@ async def test_how_long_a_poll_is_parked_is_a_matter_of_its_own_setting() -> Non
 
 async def test_a_pass_of_a_server_that_is_not_the_engine_says_so() -> None:
     async with serving() as api:
-        api.server.engine.holder = False
+        api.server.engine.owned[:] = bytes(256)
         refused = await api.control("POST", "/system/repair/pass", {"sweep_owner": "matcher-1"})
         assert (refused.status_code, refused.json()["reason"]) == (503, "engine_elsewhere")
-        api.server.engine.holder = True
+        api.server.engine.owned[:] = b"\1" * 256
 
 
 async def test_a_server_that_is_not_the_engine_asks_nobody() -> None:
@@ -116,7 +116,7 @@ async def test_a_server_that_is_not_the_engine_asks_nobody() -> None:
         await until(lambda: len(api.server.questions.waiting) == 1)
         waiting = asyncio.create_task(api.worker("update-validation-tasks/poll", poll))
         await until(lambda: api.server.parked == 1)
-        api.server.engine.holder = False
+        api.server.engine.owned[:] = bytes(256)
         for lost in api.server.node.lifecycle.on_lost:
             lost()
         for refused in (await query, await api.control("POST", "/workflows/w/query/status", {})):
@@ -125,7 +125,7 @@ async def test_a_server_that_is_not_the_engine_asks_nobody() -> None:
         for refused in (await waiting, await api.worker("query-tasks/poll", poll)):
             assert (refused.status_code, refused.json()["reason"]) == (503, "backend_unavailable")
             assert refused.json()["operation"] in ("poll_query_task", "poll_update_validation_task")
-        api.server.engine.holder = True
+        api.server.engine.owned[:] = b"\1" * 256
 
 
 class Matcher:

@@ -107,16 +107,17 @@ def common_url(postgresql_server: str) -> str:
     return with_schema(postgresql_server, f"common_{os.getpid()}")
 
 
+async def empty(handles: Handles) -> None:
+    tables = set(await handles.tables()) - {"migration", "engine", "shard"}
+    free = ["update shard set owner = null, term = 0, clock = 0"] if tables else []
+    await handles.sql("; ".join(["select 1", *free, *(f"delete from {table}" for table in tables)]))
+
+
 @pytest.fixture
 def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
     handles = Handles(common_url)
 
-    async def empty() -> None:
-        tables = set(await handles.tables()) - {"migration", "engine", "shard"}
-        free = ["update shard set owner = null, term = 0, clock = 0"] if tables else []
-        await handles.sql("; ".join(["select 1", *free, *(f"delete from {table}" for table in tables)]))
-
-    runner.run(empty())
+    runner.run(empty(handles))
     yield handles
     runner.run(handles.close())
 

@@ -154,9 +154,8 @@ class Api:
             future.set_exception(_duplicate(reply, start))
             return
         workflow_id, namespace = reply.workflow_id, start.namespace
-        known = self._engine.holder and reply.outcome != CLOSED
-        key = self._engine.cache.named(namespace, workflow_id) if known else None
-        if key is None:
+        key = self._engine.cache.named(namespace, workflow_id) if reply.outcome != CLOSED else None
+        if key is None or not self._engine.owns(key):
             self._engine.world.spawn(self._follow(namespace, workflow_id, future), "backstay-follow")
         else:
             # The start has just been committed, so the end is not on disk yet.
@@ -210,7 +209,7 @@ class Api:
     async def result(self, request: ask.AwaitResult) -> ask.Result:
         workflow_id = request.workflow_id
         key = await self._instances.key(request.namespace, workflow_id)
-        entry = self._engine.cache.get(key) if self._engine.holder else None
+        entry = self._engine.cache.get(key) if self._engine.owns(key) else None
         ended = await self._engine.waiters.wait(
             key,
             ENDED,

@@ -51,7 +51,7 @@ class Certificate:
     def __init__(self, engine: Engine, lifecycle: EngineHooks, *, active: bool = True) -> None:
         self._engine = engine
         self.proof: Proof | None = None
-        self._job = PeriodicJob(engine.world, "certificate", self.prove, lambda: engine.holder)
+        self._job = PeriodicJob(engine.world, "certificate", self.prove, lambda: bool(engine.owned[0]))
         if active:
             lifecycle.on_up.append(self._begin)
 

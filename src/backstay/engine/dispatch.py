@@ -47,6 +47,7 @@ class Dispatcher:
         self._loading = loading
         self._reading = 0  # instances, for tasks that executors have room for
         self._serving_soon = False
+        self.renew: Callable[[Task], None] = lambda task: None  # called with leases that this process has to renew
 
     # -- tasks whose leases are on disk
 
@@ -62,6 +63,8 @@ class Dispatcher:
         if executor is not None:
             if task.kind == "workflow":
                 entry.code_is_busy = True
+            if task.until is not None:  # another process owns the instance
+                self.renew(task)
             executor.deliver(assignment)
             return
         worker = matching.remote_workers.holder_of(task.id)

@@ -28,8 +28,7 @@ log = logging.getLogger("backstay.engine")
 class EffectsEngine(Submits, Protocol):
     """The part of an engine that effects use."""
 
-    holder: bool
-
+    def owns(self, key: int) -> bool: ...
     def keep_or_evict(self, entry: CachedInstance) -> None: ...
 
 
@@ -101,7 +100,8 @@ class Effects:
     def _send_answers(self, entry: CachedInstance) -> None:
         """The commits are on disk that these answers are based on."""
         answers, entry.answers = entry.answers, []
-        if self._engine.holder:
+        owned = self._engine.owns(entry.instance.key)
+        if owned:
             for _, reply, value, error in answers:
                 try:
                     if reply is not None:
@@ -109,8 +109,8 @@ class Effects:
                 except Exception:
                     log_failed_effect(entry)
         self._engine.keep_or_evict(entry)
-        if not self._engine.holder:
-            # The engine may have moved the instance on during this guest's commit: a message that wrote nothing is decided
+        if not owned:
+            # Its owner may have moved the instance on during this commit: a message that wrote nothing is decided
             # again on what is on disk now.
             for message, reply, _, _ in answers:
                 self._engine.submit(entry.instance.key, message, reply)

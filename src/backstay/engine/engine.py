@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
-from backstay.engine.batch import BatchEntry, CommitObserver, Uncommitted
+from msgspec.structs import replace
+
+from backstay.engine.batch import BATCH, BatchEntry, CommitObserver, Uncommitted
 from backstay.engine.cache import Cache, CachedInstance, Reply
 from backstay.engine.counters import Counters
 from backstay.engine.dispatch import Dispatcher
@@ -28,13 +30,14 @@ from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
 from backstay.engine.matching import Matching
 from backstay.engine.outbox import Outbox
-from backstay.engine.refusals import Refusals
+from backstay.engine.refusals import Refusals, is_refusal
 from backstay.engine.rollback import Rollback
 from backstay.engine.timer_queue import TimerQueue
 from backstay.engine.waiters import Waiters
 from backstay.engine.world import World
 from backstay.kernel.decision import CommandRecord, Decision
 from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.lease import Offer
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.machine import Machine
@@ -42,7 +45,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import SECOND, Micros, Routing, partition_of
+from backstay.kernel.values import LEASE, SECOND, Micros, Routing, partition_of
 from backstay.runtime_hooks import after_fork_in_child
 from backstay.store import Applied, ForkedEngine, Store, Unavailable
 
@@ -93,11 +96,12 @@ class Engine:
         self.leases = Leases()
         self.counters = Counters()
         self.cache = Cache(cache_bytes, self.forget_code)
-        self.timers = TimerQueue(world, store, self._wake)
+        self.timers = TimerQueue(world, store, self._wake, self.shards)
         self.incarnation = world.ids.ulid()
-        self.holder = False
+        self.owned = store.owned  # 1 for each shard of this process; `Shards` says which
+        self._mask = store.shards - 1
         self.down: Unavailable | None = None
-        self._due = Due()
+        self._due = [Due()] * store.shards
         self.idle = False  # the sweep found nothing to do, and nothing was committed since
         self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
         self.waiters = Waiters(world, store.moved)
@@ -211,11 +215,11 @@ class Engine:
             if new is not None and new is not due and not self._runs_inline(entry, turn.run, new, code_ran):
                 self.machine.create_task(turn)
             if turn.ready:
-                self._match(entry, turn)
+                self._match(entry, turn, message)
         except Refused as refusal:
             if refused is not None:
                 self._answer(entry, message, partial(refused, entry, message, reply), None, refusal, again)
-            elif reply is None or entry.inflight or not (entry.on_disk and self.holder and self.store.shared):
+            elif reply is None or not self._may_be_outdated(entry):
                 self._answer(entry, message, reply, None, refusal, again)
             else:
                 self._refusals.confirm(entry, message, reply, refusal)
@@ -230,7 +234,10 @@ class Engine:
             return
         if item is None:
             if not turn.events and self.machine.idle(turn):
-                self._answer(entry, message, reply, value, None, again)
+                if reply is not None and is_refusal(value) and self._may_be_outdated(entry):
+                    self._refusals.confirm(entry, message, reply, None, value)
+                else:
+                    self._answer(entry, message, reply, value, None, again)
                 return
             item = self._begin(entry, turn)
         item.messages.append((message, reply, value, again))
@@ -238,11 +245,15 @@ class Engine:
         if turn.closed or (self.rollback.one_by_one and entry.instance.name in self.rollback.one_by_one):
             self._seal(item)  # the end of a run is a decision of its own, and so is each message after a failed write
 
-    # A process may become the engine, or stop being it, in the middle of a turn.
+    def _may_be_outdated(self, entry: CachedInstance) -> bool:
+        """Whether no commit will tell if another process has changed this instance."""
+        return not entry.inflight and entry.on_disk and self.store.shared
+
+    # A process may come to own a shard, or lose it, in the middle of a turn.
 
     def _runs_inline(self, entry: CachedInstance, run: Run, due: Task, code_ran: bool) -> bool:
         """Whether the code of a due task runs before the turn is sealed. If it is to run here, it is queued for that."""
-        if not self.holder:
+        if not self.owned[entry.instance.key & self._mask]:
             return False
         if code_ran:
             return True  # its worker has run it, and its commands follow in the same request
@@ -252,18 +263,23 @@ class Engine:
         self.inline.due.append((entry, due.id, executor))
         return True
 
-    def _match(self, entry: CachedInstance, turn: Turn) -> None:
+    def _match(self, entry: CachedInstance, turn: Turn, message: Message | None = None) -> None:
         """Find workers for the tasks that a message made ready. A task that a worker takes is leased in the same decision.
 
         The offer reserves a slot of its worker at once: the next task, of this instance or another, must not get the same
         slot while this one is being written. A slot is reserved in memory and not in the rows, so a turn that is discarded
         gives its slots back (`Rollback.release_slots`). Without that the worker would seem full for ever. Tests:
         `test_a_decision_that_breaks_gives_back_the_room_it_had_taken`, and the mutant "room is not given back".
+
+        The tasks of another process's instance are left to it, unless `message` is there to take one.
         """
         matching = self.matching
+        owned = self.owned[entry.instance.key & self._mask]
         while turn.ready:  # a grant may make others ready
             ready, turn.ready = turn.ready, {}
-            if not self.holder:
+            if not owned:
+                if isinstance(message, Offer) and message.steals and message.task_id in ready:
+                    self._steal(entry, turn, ready[message.task_id])
                 continue
             for task in ready.values():
                 taker = matching.offer(task)
@@ -274,6 +290,17 @@ class Engine:
                 else:
                     self.inline.due.append((entry, task.id, taker))
                     self._schedule_flush()
+
+    def _steal(self, entry: CachedInstance, turn: Turn, task: Task) -> None:
+        """Give a task of another process's instance to a worker here, under a lease that has an end."""
+        taker = self.matching.offer(task)
+        if isinstance(taker, Lease):
+            until = taker.until if taker.until is not None else self.world.now() + LEASE
+            self.machine.grant(turn, task, replace(taker, until=until))
+            self.counters.stolen += 1
+        elif taker is not None:
+            self.inline.steal(entry, task.id, taker)
+            self._schedule_flush()
 
     def _begin(self, entry: CachedInstance, turn: Turn) -> BatchEntry:
         if turn.after == 0:
@@ -313,7 +340,7 @@ class Engine:
             self.dispatcher.on_unleased(
                 self.matching.remote_workers.release_unleased(turn.granted, entry.instance.tasks)
             )
-        if decision.wake_moved and self.holder:
+        if decision.wake_moved and self.owned[entry.instance.key & self._mask]:
             self.timers.set(entry.instance.key, entry.instance.next_wake)
 
     def _answer(
@@ -420,7 +447,7 @@ class Engine:
         if entry.dead or entry.code_is_busy:
             return
         run = entry.instance.run
-        if not self.holder or (run is not None and run.closed_reason is not None):
+        if not self.owned[entry.instance.key & self._mask] or (run is not None and run.closed_reason is not None):
             self.discard_cached(entry)
             return
         code = 0
@@ -455,7 +482,7 @@ class Engine:
 
     def reconcile(self, key: int) -> None:
         """Bring the tasks of an instance back to what its history expects, and offer them to workers."""
-        if not self.holder:
+        if not self.owned[key & self._mask]:
             return
         # A task on its way to or from a worker is held by no executor for a moment, and must not be taken for lost. So
         # `holding` is only given for an instance at rest.
@@ -504,32 +531,85 @@ class Engine:
         self.down = None
         self.rollback.submit_deferred()
 
-    def take_over(self) -> None:
-        """This process becomes the engine: instances that it knew as a guest may be outdated, and are read again."""
-        self.holder = True
-        for entry in self.cache:
-            if entry.inflight == 0:
-                self.cache.drop(entry)
+    async def drain(self) -> None:
+        """Let every decision that was made reach the disk, and those that are made meanwhile."""
+        while (self._uncommitted.open or self._writing) and self.down is None:
+            await self._end_of_batch()
+
+    async def settle(self) -> None:
+        """Let every decision that was made so far reach the disk, while others are made."""
+        ends = self._writing + -(-len(self._uncommitted.open) // BATCH)
+        while ends > 0 and (self._uncommitted.open or self._writing) and self.down is None:
+            await self._end_of_batch()
+            ends -= 1
+
+    async def _end_of_batch(self) -> None:
+        ended: asyncio.Future[None] = self.world.future()
+        self._uncommitted.call_at_end(ended)
+        await ended
+
+    # -- the shards of this process
+
+    @property
+    def holder(self) -> bool:
+        """Whether this process owns any shard."""
+        return 1 in self.owned
+
+    @property
+    def owns_all(self) -> bool:
+        return 0 not in self.owned
+
+    @property
+    def active(self) -> bool:
+        """Whether this process serves workers: it owns shards, or may take tasks of shards that others own."""
+        return 1 in self.owned or not self.store.exclusive
+
+    def owns(self, key: int) -> bool:
+        """Whether this process owns the instance with this key."""
+        return bool(self.owned[key & self._mask])
+
+    def shards(self) -> Sequence[int] | None:
+        """The shards of this process; None: all of them."""
+        return None if self.owns_all else [shard for shard, owned in enumerate(self.owned) if owned]
+
+    def gain(self, shards: Collection[int]) -> None:
+        """This process owns these shards from now on: their instances in memory may be outdated, and are read again."""
+        for shard in shards:
+            self.owned[shard] = 1
+        for entry in self._in_memory(shards):
+            if entry.inflight == 0 and not entry.code_is_busy:
+                self.discard_cached(entry)
             else:
-                # Decided as a guest and not on disk yet, so recovery does not find its tasks.
+                # Decided beside the owner and not on disk yet, so recovery does not find its tasks.
                 self.reconcile(entry.instance.key)
+        self.leases.read = False
         self.loading.outdate()
 
-    def step_down(self) -> None:
-        """Another process is the engine now: drop timers, lanes, leases and all instances in memory."""
-        self.holder = False
-        self.timers.forget()
-        self.matching.lanes.clear()
-        self.leases.forget()
-        for entry in self.cache:
-            self.discard_cached(entry)
+    def lose(self, shards: Collection[int]) -> None:
+        """Another process owns these shards: drop their timers, lanes, leases, and all instances at rest.
 
-    async def drain(self) -> None:
-        """Let every decision that was made reach the disk."""
-        while (self._uncommitted.open or self._writing) and self.down is None:
-            ended: asyncio.Future[None] = self.world.future()
-            self._uncommitted.call_at_end(ended)
-            await ended
+        From here on this process serves them as any other does, in the middle of whatever it was doing. What is decided and
+        not on disk yet is written with a notice, and code that is in the middle of a task reports when it ends.
+        """
+        for shard in shards:
+            self.owned[shard] = 0
+        lost = frozenset(shards)
+
+        def is_lost(key: int) -> bool:
+            return key & self._mask in lost
+
+        self.timers.forget(is_lost)
+        self.matching.lanes.forget(is_lost)
+        self.matching.remote_workers.forget(is_lost)
+        self.leases.forget(is_lost)
+        self.outbox.forget(is_lost)
+        for entry in self._in_memory(shards):
+            if entry.inflight == 0 and not entry.code_is_busy:
+                self.discard_cached(entry)
+        self.loading.outdate()
+
+    def _in_memory(self, shards: Collection[int]) -> list[CachedInstance]:
+        return [entry for entry in self.cache if entry.instance.key & self._mask in shards]
 
     def close(self) -> None:
         """Stop timers, deliveries between instances, and checks for waiters."""
@@ -542,11 +622,13 @@ class Engine:
 
     def _wake(self, key: int) -> None:
         if self.down is None:  # otherwise the wake is read from disk again when the database is back
-            self.submit(key, self._due)
+            self.submit(key, self._due[key & self._mask])
 
-    def wait_for_workers(self, since: Micros, until: Micros) -> None:
-        """Postpone the deadlines of remote workers to `until`: before `since` this engine could not receive their reports."""
-        self._due = Due(since=since, until=until)
+    def wait_for_workers(self, shards: Iterable[int], since: Micros, until: Micros) -> None:
+        """Postpone the deadlines of remote workers to `until`: before `since` their reports could not be received here."""
+        due = Due(since=since, until=until)
+        for shard in shards:
+            self._due[shard] = due
 
     def forget_code(self, entry: CachedInstance) -> None:
         run = entry.instance.run

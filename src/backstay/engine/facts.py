@@ -18,9 +18,10 @@ class FactFinder:
 
     def __init__(self, engine: Engine, *, has_engine: bool = True) -> None:
         self._matching = engine.matching
-        self._here = engine.holder
-        down = engine.holder and engine.down is not None
-        self._plain = Facts(engine="down" if down else "here" if self._here else "elsewhere" if has_engine else "none")
+        here = engine.holder
+        self._here = engine.owns_all  # otherwise workers and limits are known to other processes, too
+        down = here and engine.down is not None
+        self._plain = Facts(engine="down" if down else "here" if here else "elsewhere" if has_engine else "none")
         self._takers: dict[_Lane, Takers] = {}
         self._limits: dict[Queue, ReachedLimit | None] = {}
 

@@ -49,8 +49,11 @@ class FleetGap(Struct, frozen=True, kw_only=True):
 
 
 async def find_gaps(engine: Engine, namespace: str) -> list[FleetGap]:
-    """The gaps of a namespace, the oldest first: what waits is counted on disk, who lives is known to the engine."""
-    if not engine.holder:
+    """The gaps of a namespace, the oldest first: what waits is counted on disk, who lives is known to the engine.
+
+    Workers may be alive that only other processes know: then nothing is known here.
+    """
+    if not engine.owns_all:
         return []
     found: list[FleetGap] = []
     for waiting in await engine.store.waiting_tasks(namespace, engine.world.now()):

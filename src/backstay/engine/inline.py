@@ -31,6 +31,7 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Run
 from backstay.kernel.task import Lease
+from backstay.kernel.values import LEASE
 from backstay.store import Ready, Store, Unavailable
 
 log = logging.getLogger("backstay.engine")
@@ -53,6 +54,7 @@ class InlineEngine(Submits, Protocol):
     def submit_later(self, key: int, message: Message) -> None: ...
     def reconcile(self, key: int) -> None: ...
     def discard(self, entry: CachedInstance) -> None: ...
+    def owns(self, key: int) -> bool: ...
     def keep_flushing(self) -> None: ...
 
 
@@ -79,8 +81,14 @@ class InlineCode:
         self._fetching: dict[
             CachedInstance, dict[str, Executor]
         ] = {}  # cold code whose history is being read, with its tasks
+        self._stolen: set[str] = set()  # due tasks of other processes' instances
         self._reports_stopped = False
         self._held: dict[int, asyncio.Future[Any]] = {}  # callers of `execute` whose task is held, by instance
+
+    def steal(self, entry: CachedInstance, task_id: str, executor: Executor) -> None:
+        """Queue the code of a task whose instance another process owns."""
+        self._stolen.add(task_id)
+        self.due.append((entry, task_id, executor))
 
     def run(self) -> None:
         """Run the code of all due tasks, up to a limit."""
@@ -92,6 +100,9 @@ class InlineCode:
                 if not due:
                     return
                 entry, task_id, executor = due.popleft()
+                if not self._engine.owns(entry.instance.key) and task_id not in self._stolen:
+                    continue  # another process owns it by now, and finds the task's row
+                self._stolen.discard(task_id)
                 try:
                     self._activate(entry, task_id, executor)
                 except HistoryDamaged as damage:
@@ -173,6 +184,8 @@ class InlineCode:
                 return
             entry.unseen_events = whole
         for task_id, executor in waiting.items():
+            if not self._engine.owns(entry.instance.key):
+                self._stolen.add(task_id)
             self.due.append((entry, task_id, executor))
         self._engine.keep_flushing()
 
@@ -231,7 +244,9 @@ class InlineCode:
             if future is not None:
                 self._held[entry.instance.key] = future
             start = result.start
-            lease = Lease(owner=executor.owner)
+            # In a shard of another process a lease has an end (`guest_leases.py`).
+            until = None if self._engine.owns(entry.instance.key) else self._world.now() + LEASE
+            lease = Lease(owner=executor.owner, until=until)
             self._engine.decide(entry, Claim(task_id=task_id, lease=lease), lambda _v, e: start(e), False)
             return
         reply = None if future is None else partial(_settle, future)

@@ -32,11 +32,14 @@ class Lanes:
             backlog = self._lanes[lane] = Backlog(self._shares.setdefault(queue_of(task), Shares()), self.waiting)
         backlog.add(task)
 
-    def clear(self) -> None:
-        """Drop all tasks: another process is the engine now."""
-        self._lanes.clear()
-        self.waiting.clear()
-        self._closed = 0
+    def forget(self, is_lost: Callable[[int], bool]) -> None:
+        """Drop the tasks of these instances: another process owns them."""
+        for backlog in self._lanes.values():
+            for _, task_id, workflow in backlog.all():
+                if is_lost(workflow):
+                    self.waiting.discard(task_id)
+                    self._closed += 1
+        self._tidy()
 
     def remove_closed(self, changes: Iterable[TaskChange], left: Container[str]) -> None:
         """Remove committed tasks that are not `left`: they have closed. Memory is freed when half of it is unused."""
@@ -45,6 +48,9 @@ class Lanes:
             if task_id in self.waiting and task_id not in left:
                 self.waiting.discard(task_id)
                 self._closed += 1
+        self._tidy()
+
+    def _tidy(self) -> None:
         if self._closed > len(self.waiting):
             self._closed = 0
             self._lanes = {lane: backlog for lane, backlog in self._lanes.items() if backlog.tidy()}

@@ -6,7 +6,7 @@ was holding, and how many tasks of a queue are leased.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from backstay.kernel.decision import TaskChange
 from backstay.kernel.task import Task
@@ -51,11 +51,11 @@ class Leases:
             self.add(task)
         self.read = True
 
-    def forget(self) -> None:
-        self.read = False
-        self._tasks.clear()
-        self._calls.clear()
-        self._counts.clear()
+    def forget(self, is_lost: Callable[[int], bool]) -> None:
+        """Drop the leases of these instances: another process owns them."""
+        for task in self:
+            if is_lost(task.workflow):
+                self._drop(task.id)
 
     def get(self, namespace: str, task_id: str) -> Task | None:
         task = self._tasks.get(task_id)

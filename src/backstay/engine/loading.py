@@ -34,8 +34,8 @@ class LoadingEngine(Submits, Protocol):
     """The part of an engine that loading uses."""
 
     down: Unavailable | None
-    holder: bool
 
+    def owns(self, key: int) -> bool: ...
     def submit_later(self, key: int, message: Message) -> None: ...
     def decide(self, entry: CachedInstance, message: Message, reply: Reply | None, again: bool) -> None: ...
     def keep_or_evict(self, entry: CachedInstance) -> None: ...
@@ -137,6 +137,8 @@ class Loading:
     ) -> None:
         if error is None and loaded is None:
             error = Refused("workflow_not_found", "no such workflow", key=key)
+        if error is None:
+            error = self._engine.down  # since the read began: nothing is decided until the database is back
         entry: CachedInstance | None = None
         if error is None and loaded is not None:
             try:
@@ -153,7 +155,7 @@ class Loading:
                 elif again and isinstance(error, Unavailable):
                     self._engine.submit_later(key, message)  # a report of this process: no worker repeats it
             return
-        if self._engine.holder:
+        if self._engine.owns(key):
             # Another process may have changed its wake.
             self._timers.set(key, entry.instance.next_wake)
         for message, reply, again in waiting:

@@ -1,4 +1,4 @@
-"""A node puts an engine together with its store, lock, recovery, sweep and API. App, server and command line use it.
+"""A node puts an engine together with its store, shards, recovery, sweep and API. App, server and command line use it.
 
 The parts get what they need as arguments of their constructors, and only here. A node that is not opened answers reads from
 disk: it takes no lock, and decides nothing by itself.
@@ -9,19 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from backstay import collector
 from backstay.engine.api import Api
 from backstay.engine.certificate import Certificate
 from backstay.engine.engine import Define, Engine
 from backstay.engine.exports import Exporter
+from backstay.engine.guest_leases import GuestLeases
 from backstay.engine.lifecycle import EngineHooks
-from backstay.engine.lock import EngineLock
 from backstay.engine.matching import Matching
 from backstay.engine.notices import Notices
 from backstay.engine.peers import Links, Peers
 from backstay.engine.projector import Projector
 from backstay.engine.recovery import Recovery
 from backstay.engine.run_views import ViewMaker
+from backstay.engine.shards import Shards
+from backstay.engine.stealing import Stealing
 from backstay.engine.stored_views import StoredViews
 from backstay.engine.sweep import Sweep
 from backstay.engine.workflow_commands import Payloads
@@ -29,11 +33,12 @@ from backstay.engine.world import Pool, World
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import Micros
 from backstay.store import Store
+from backstay.store.ownership import NodeFacts
 
 
 class Node:
     """`commits`: the thread on which the store commits, if it has one; it ends with the node. `guest`: this process runs no
-    tasks and leaves the engine of a shared database to others. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`. `views`:
+    tasks, and owns no shards of a database that others can reach. `facts`: what it tells other processes about itself. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`. `views`:
     whether views of runs are stored, for operators. `certify`: whether to prove again and again that no run is stranded.
     `origin`: see `Engine`. `links`: how to call other nodes of the database; without it they are reached through that."""
 
@@ -52,6 +57,7 @@ class Node:
         define: Define | None = None,
         cache_bytes: int = 48 << 20,
         guest: bool = False,
+        facts: NodeFacts | None = None,
         overdue: Micros | None = None,
         sweep_every: Micros | None = None,
         sweep_rests: Callable[[], bool] = lambda: False,
@@ -74,9 +80,13 @@ class Node:
             define=define,
             origin=origin,
         )
-        self.lock = EngineLock(engine, lifecycle, guest=guest)
+        self._guest = guest and store.shared
+        self.facts = facts or NodeFacts()
+        self.guest_leases = GuestLeases(engine)
+        self.shards = Shards(engine, lifecycle, self.guest_leases, facts=self._tell)
+        self.stealing = Stealing(engine)
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
-        self.recovery = Recovery(engine, self.lock, Notices(engine, lifecycle), self.sweep, lifecycle)
+        self.recovery = Recovery(engine, self.shards, Notices(engine, lifecycle), self.sweep, self.stealing, lifecycle)
         self.projector = Projector(engine, lifecycle, active=views)
         self.peers: Peers | None = None
         if links is not None:
@@ -85,7 +95,7 @@ class Node:
             engine,
             payloads,
             exporter,
-            guest=self.lock.guest,
+            guest=self._guest,
             unoffered=self.sweep.unoffered,
             projector=self.projector,
             peers=self.peers,
@@ -96,10 +106,17 @@ class Node:
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
 
     async def open(self) -> None:
-        """Become the engine of the database, or a guest beside it. If this fails, the caller still closes the node."""
+        """Claim shards of the database, or become a guest beside others. If this fails, the caller still closes the node."""
         collector.relax()
         self._relaxed = True
         await self.recovery.start()
+
+    def _tell(self) -> NodeFacts:
+        return replace(self.facts, weight=0) if self._guest else self.facts
+
+    async def leave(self) -> None:
+        """Hand all shards over to other processes, before this one closes."""
+        await self.shards.leave()
 
     def stop(self) -> None:
         """Stop all jobs, timers, deliveries and checks."""
@@ -107,6 +124,7 @@ class Node:
         self.views.stop()
         self.certificate.stop()
         self.recovery.stop()
+        self.guest_leases.stop()
         self.engine.close()
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
 """Notices: how this process learns what other processes commit to the same database.
 
-A process that changes an instance beside the engine writes a notice row. The engine reads these rows within a fraction of a
+A process that changes an instance beside its owner writes a notice row. The owner reads these rows within a fraction of a
 second after a commit. Nothing relies on that: they are read every 15 seconds in any case, and the sweep finds what was missed.
 """
 
@@ -50,7 +50,6 @@ class Notices:
         engine.mark_busy()
         try:
             if engine.holder:
-                await engine.outbox.pick_up()
                 await self._take()
         except Exception:
             call_all(self._lifecycle.on_foreign_commit)  # now, because `changed` says only once that there was a commit
@@ -62,16 +61,21 @@ class Notices:
     async def _take(self) -> bool:
         """Reconcile every instance that another process has changed; True if there was one."""
         engine = self._engine
-        keys = await engine.store.notices()
+        keys = await engine.store.notices(shards=engine.shards())
         for key in keys:
             entry = engine.cache.get(key)
             if entry is not None and entry.inflight == 0 and not entry.code_is_busy:
                 engine.discard_cached(entry)
             engine.loading.outdate(key)
             engine.reconcile(key)
+        if keys:
+            await engine.outbox.pick_up_of(keys)
         return bool(keys)
 
     async def _look_anyway(self) -> None:
         engine = self._engine
-        if engine.down is None and (not engine.holder or await self._take()):
+        if engine.down is not None:
+            return
+        taken = engine.holder and await self._take()
+        if taken or not engine.owns_all:  # of the shards of others nobody leaves a notice here
             call_all(self._lifecycle.on_foreign_commit)

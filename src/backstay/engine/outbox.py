@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -23,11 +24,13 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.send import Send, unpack
 from backstay.kernel.values import SECOND, Routing
-from backstay.store import Store, StoreError
+from backstay.store import Store, StoredSend, StoreError
 
 log = logging.getLogger("backstay.engine")
 
 PAGE = 500
+LOOK = SECOND // 50  # between two looks at the rows of another process's sends
+LOOKS = 50
 
 Pair = tuple[int, str, str]
 """Sender and receiver: the sender's key, the receiver's namespace and workflow id."""
@@ -38,9 +41,9 @@ class Delivers(CommandLog, Protocol):
 
     store: Store
     machine: Machine
-    holder: bool
     define: Callable[[Routing, str], tuple[Routing, RecordedDefinition | None]]
 
+    def owns(self, key: int) -> bool: ...
     def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None: ...
     async def key_of(self, namespace: str, workflow_id: str) -> int | None: ...
 
@@ -58,7 +61,7 @@ class Outbox:
 
     def dispatch(self, send: Send) -> None:
         """Bring a send whose commit is on disk to its receiver."""
-        if send.key in self._under_way or self._stopped or not self._engine.holder:
+        if send.key in self._under_way or self._stopped or not self._engine.owns(send.sender):
             return
         self._under_way.add(send.key)
         pair = (send.sender, send.namespace, send.workflow_id)
@@ -76,8 +79,20 @@ class Outbox:
             self._arrived(pair)
 
     async def arrival(self, sender: int, namespace: str, workflow_id: str) -> None:
-        """Wait until all messages from this sender to this receiver have arrived, or a delivery has failed."""
+        """Wait until all messages from this sender to this receiver have arrived, or a delivery has failed.
+
+        If another process owns the sender, its rows are asked for a while.
+        """
         pair = (sender, namespace, workflow_id)
+        if not self._engine.owns(sender):
+            for _ in range(LOOKS):
+                left = await self._engine.store.sends_of([sender])
+                if self._stopped or not any((row.namespace, row.workflow_id) == pair[1:] for row in left):
+                    return
+                over = self._engine.world.future()
+                self._engine.world.at(self._engine.world.now() + LOOK, partial(over.set_result, None))
+                await over
+            return
         if pair in self._queues and not self._stopped:
             arrived: asyncio.Future[None] = self._engine.world.future()
             self._expected.setdefault(pair, []).append(arrived)
@@ -88,18 +103,28 @@ class Outbox:
             if not expected.done():
                 expected.set_result(None)
 
+    def forget(self, is_lost: Callable[[int], bool]) -> None:
+        """Deliver nothing more of these senders: the process that owns them does. What is under way arrives twice at most."""
+        for pair in [pair for pair in self._queues if is_lost(pair[0])]:
+            self._under_way.difference_update(send.key for send in self._queues.pop(pair))
+            alarm = self._again.pop(pair, None)
+            if alarm is not None:
+                alarm.cancel()
+            self._arrived(pair)
+
     def _next(self, pair: Pair) -> None:
-        if self._stopped:
+        queue = self._queues.get(pair)
+        if self._stopped or queue is None:
             return
-        send = self._queues[pair][0]
+        send = queue[0]
         content = send.message.with_definition(self._engine.define)
         message = Deliver(send=send if content is send.message else replace(send, message=content))
         if message.idempotency_key() is None and not content.asked_request_ids:
-            self._deliver(pair, message)
+            self._deliver(pair, queue, message)
         else:
-            self._engine.world.spawn(self._deliver_with_records(pair, message), "backstay-send")
+            self._engine.world.spawn(self._deliver_with_records(pair, queue, message), "backstay-send")
 
-    async def _deliver_with_records(self, pair: Pair, message: Deliver) -> None:
+    async def _deliver_with_records(self, pair: Pair, queue: deque[Send], message: Deliver) -> None:
         """Deliver a message that causes a command, or asks about earlier ones, together with their records."""
         engine = self._engine
         try:
@@ -113,18 +138,19 @@ class Outbox:
                 ]
                 known = replace(message, known=frozenset(ids))
         except Exception as error:
-            self._failed(pair, error)
+            self._failed(pair, queue, error)
             return
-        if not self._stopped:
-            self._deliver(pair, known)
+        if not self._stopped and self._queues.get(pair) is queue:
+            self._deliver(pair, queue, known)
 
-    def _deliver(self, pair: Pair, message: Message) -> None:
-        queue = self._queues[pair]
+    def _deliver(self, pair: Pair, queue: deque[Send], message: Message) -> None:
         send = queue[0]
 
         def taken(value: Any, error: BaseException | None) -> None:
+            if self._queues.get(pair) is not queue:
+                return  # another process owns the sender, and delivers
             if isinstance(error, StoreError):
-                self._failed(pair, error)
+                self._failed(pair, queue, error)
                 return
             if error is not None:
                 log.warning("send %s to workflow %s was refused: %s", send.key, send.workflow_id, error)
@@ -142,7 +168,7 @@ class Outbox:
         try:
             self._engine.address(send.namespace, send.workflow_id, message, taken)
         except StoreError as error:
-            self._failed(pair, error)
+            self._failed(pair, queue, error)
 
     def _give_back(self, pair: Pair, send: Send) -> None:
         """Return a send whose receiver does not exist. If the sender creates the receiver again, the send follows that."""
@@ -156,23 +182,30 @@ class Outbox:
 
         self._engine.submit(send.sender, ReturnSend(send=send), returned, again=False)
 
-    def _failed(self, pair: Pair, error: BaseException) -> None:
+    def _failed(self, pair: Pair, queue: deque[Send], error: BaseException) -> None:
         """Retry the delivery later. The messages after it wait."""
         self._arrived(pair)
-        if self._stopped:
+        if self._stopped or self._queues.get(pair) is not queue:
             return
         world = self._engine.world
         log.warning("a send to workflow %s could not be delivered and is retried: %s", pair[2], error)
         self._again[pair] = world.at(world.now() + SECOND, lambda: self._next(pair))
 
-    async def pick_up(self) -> None:
-        """Deliver the sends on disk that are not under way: after a start, or after a commit of another process."""
+    async def pick_up(self, shards: Sequence[int] | None = None) -> None:
+        """Deliver the sends on disk that are not under way, of these shards or of all."""
         after = 0
         while True:
-            page = await self._engine.store.sends(after, PAGE)
-            for row in page:
-                sent = unpack(self._engine.machine.outbox_message_kinds[row.kind], row.body)
-                self.dispatch(Send(row.key, row.sender, row.namespace, row.workflow_id, sent))
+            page = await self._engine.store.sends(after, PAGE, shards=shards)
+            self._dispatch_all(page)
             if len(page) < PAGE:
                 return
             after = page[-1].key
+
+    async def pick_up_of(self, senders: Sequence[int]) -> None:
+        """Deliver the sends of these instances: another process has committed to them."""
+        self._dispatch_all(await self._engine.store.sends_of(senders))
+
+    def _dispatch_all(self, rows: Iterable[StoredSend]) -> None:
+        for row in rows:
+            sent = unpack(self._engine.machine.outbox_message_kinds[row.kind], row.body)
+            self.dispatch(Send(row.key, row.sender, row.namespace, row.workflow_id, sent))

@@ -119,7 +119,9 @@ class Projector:
         noted, self.noted = self.noted, {}
         now = self._world.now()
         for key, instance in noted.items():
-            if instance.kind == "workflow" and instance.run is not None and instance.run.is_open:
+            if not self._engine.owns(key):
+                self._waiting.pop(key, None)  # its summary is made where it goes on
+            elif instance.kind == "workflow" and instance.run is not None and instance.run.is_open:
                 self._waiting.setdefault(key, now)
             else:
                 self._waiting.pop(key, None)

@@ -7,22 +7,24 @@ and reads the next deadlines. Then the engine is *up*, and workers are served. A
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterable, Sequence
 
 from backstay.engine.database_clock import DatabaseClock
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks, call_all
-from backstay.engine.lock import EngineLock
 from backstay.engine.notices import Notices
 from backstay.engine.periodic import PeriodicJob
+from backstay.engine.shards import Shards
+from backstay.engine.stealing import Stealing
 from backstay.engine.sweep import ReadyPosition, Sweep
 from backstay.engine.world import Alarm
 from backstay.kernel.features.lease import Release
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
+from backstay.store import Unavailable
 
 log = logging.getLogger("backstay.engine")
 
-TAKE_OVER = SECOND // 5  # how often a guest tries to become the engine
 PROBE = SECOND
 LONG_DOWN = 5  # failed probes in a row after which workers have to look for another engine
 UNHEARD = 3 * SECOND // 2  # in which a worker of the previous engine has to show that it holds its task
@@ -33,54 +35,59 @@ WRONG = 2 * SECOND  # a machine's clock that is off by more is worth a warning
 
 class Recovery:
     def __init__(
-        self, engine: Engine, lock: EngineLock, notices: Notices, sweep: Sweep, lifecycle: EngineHooks
+        self, engine: Engine, shards: Shards, notices: Notices, sweep: Sweep, stealing: Stealing, lifecycle: EngineHooks
     ) -> None:
         self._engine = engine
-        self._lock = lock
+        self._shards = shards
         self._notices = notices
         self._sweep = sweep
+        self._stealing = stealing
         self._lifecycle = lifecycle
         self._clock = DatabaseClock(engine.world, engine.store)
-        self._up = False  # this process is the engine and has read what is on disk
+        self._unread: set[int] = set()  # shards of this process whose rows it has not read
+        self._abandoned: set[int] = set()  # of them, those whose last owner may have left something undone
+        self._reading = False
+        self._starting = False  # the first look is under way, and `start` waits for what follows from it
         self._probes = 0  # that failed in a row
-        self._ask_holders = (
-            False  # a term has begun: the workers of the previous engine have to show which tasks they hold
-        )
-        self._unheard: Alarm | None = None
+        self._unheard: list[Alarm] = []
         self._outdated: set[int] = set()  # instances in memory that have to be read again
-        self._take_over_job = PeriodicJob(engine.world, "take over", self._try_to_take_over)
         self._clock_job = PeriodicJob(engine.world, "clock", self._follow_clock)
         self._probe_job = PeriodicJob(engine.world, "probe", self._probe, self._needs_probe)
         lifecycle.on_unavailable.append(self._probe_until_up)
+        shards.on_gain = self._gained
+        shards.on_loss = self._lost
 
     async def start(self) -> None:
         looks = self._engine.world.looks
         if looks is not None:
             await self._set_clock()
             self._clock_job.start(looks)
-        if self._lock.guest:
-            log.info("this process runs no tasks, so it does not become the engine of this database")
-        elif await self._lock.acquire():
-            await self._begin_term()
-        else:
+        self._starting = True
+        try:
+            await self._shards.start()
+        finally:
+            self._starting = False
+        if self._engine.holder:
+            await self._come_up()
+        elif self._engine.store.exclusive:
             log.info("another process runs the engine of this database; this process reads and submits beside it")
-            self._take_over_job.start(TAKE_OVER)
         self._notices.start()
+        self._stealing.start()
 
     def stop(self) -> None:
-        for part in (self._take_over_job, self._clock_job, self._probe_job, self._notices, self._sweep):
+        for part in (self._shards, self._stealing, self._clock_job, self._probe_job, self._notices, self._sweep):
             part.stop()
         self._cancel_unheard()
 
     @property
     def up(self) -> bool:
-        """Whether this process is the engine, and has read what is on disk."""
-        return self._engine.holder and self._up
+        """Whether this process owns shards, and has read what is on disk of all of them."""
+        return self._engine.holder and not self._unread
 
     async def deployed(self) -> None:
         """Definitions were registered: retry the tasks that another definition had blocked."""
         if self._engine.holder:
-            for task in await self._engine.store.failed():
+            for task in await self._engine.store.failed(shards=self._engine.shards()):
                 self._engine.reconcile(task.workflow)
 
     def offer_waiting(self) -> None:
@@ -88,39 +95,58 @@ class Recovery:
         for workflow in self._engine.matching.take_served():
             self._engine.reconcile(workflow)
 
-    # -- becoming the engine
+    # -- coming to own shards
 
-    async def _try_to_take_over(self) -> None:
-        if not self._engine.holder:
-            if await self._lock.take_over():
-                await self._begin_term()
-        elif not self._up and self._engine.down is None:
-            await self._come_up()
-
-    async def _begin_term(self) -> None:
+    def _gained(self, shards: Collection[int], abandoned: bool) -> None:
+        self._unread |= frozenset(shards)
+        if abandoned:
+            self._abandoned |= frozenset(shards)
+        self._expect_workers(shards)
         self._sweep.start()
-        self._ask_holders = True
-        await self._come_up()
+        if not self._starting:
+            self._probe_until_up()
+            self._engine.world.spawn(self._try_to_come_up(), "backstay-come-up")
+
+    def _lost(self, shards: Collection[int]) -> None:
+        self._unread -= frozenset(shards)
+        self._abandoned -= frozenset(shards)
+
+    async def _try_to_come_up(self) -> None:
+        try:
+            await self._come_up()
+        except Unavailable as error:
+            log.warning("what is on disk could not be read, and is read again in a second: %s", error)
 
     async def _come_up(self) -> None:
-        """Read leases, tasks, sends and deadlines from disk, then serve workers. If a read fails, begin again."""
-        engine = self._engine
-        self._up = False
-        self._expect_workers()
-        term = self._lock.term
-        for part in (self._recover, engine.outbox.pick_up, engine.timers.start):
-            await part()
-            if term != self._lock.term:
-                return  # the lock was lost meanwhile: another engine owns what was read
-        self._up = True
-        self._expect_workers()
-        engine.dispatcher.serve_all()
-        if self._ask_holders:
-            self._ask_holders = False
-            self._release_unheard()
-        call_all(self._lifecycle.on_up)
+        """Read leases, tasks, sends and deadlines of new shards from disk, then serve workers. If a read fails, begin again.
 
-    async def _recover(self) -> None:
+        Shards may come and go meanwhile. What was read of a shard that is lost is not used, as everything that it leads to asks
+        for the owner once more; what is gained is read in the next round.
+        """
+        engine = self._engine
+        if self._reading:
+            return
+        self._reading = True
+        try:
+            while self._unread and engine.down is None:
+                shards = frozenset(self._unread)
+                some = None if engine.owns_all and len(shards) == len(engine.owned) else sorted(shards)
+                self._expect_workers(shards)
+                await self._recover(some)
+                await engine.outbox.pick_up(some)
+                await engine.timers.start()
+                if engine.down is not None:
+                    return
+                self._expect_workers(shards & self._unread)
+                engine.dispatcher.serve_all()
+                self._release_unheard(shards & self._abandoned)
+                self._unread -= shards
+        finally:
+            self._reading = False
+        if engine.holder and engine.down is None:
+            call_all(self._lifecycle.on_up)
+
+    async def _recover(self, shards: Sequence[int] | None) -> None:
         """Release the leases of dead engines, and offer ready tasks to workers.
 
         An in-process lease has no expiry: it ends with the engine that gave it, whose incarnation is in its owner. So a task
@@ -131,33 +157,32 @@ class Recovery:
         """
         engine = self._engine
         seen: set[int] = set()
-        term = self._lock.term
-        known = list(engine.leases)
-        leased = await engine.store.leased()
-        if term != self._lock.term:
-            return
-        engine.leases.reread(known, leased)
-        for task in [*leased, *await engine.store.failed()]:
+        mine = frozenset(range(len(engine.owned)) if shards is None else shards)
+        known = [task for task in engine.leases if task.workflow & (len(engine.owned) - 1) in mine]
+        leased = await engine.store.leased(shards=shards)
+        engine.leases.reread(known, [task for task in leased if engine.owns(task.workflow)])
+        for task in [*leased, *await engine.store.failed(shards=shards)]:
             if task.workflow not in seen:
                 seen.add(task.workflow)
                 engine.reconcile(task.workflow)
-        await self._rearm(seen)
+        await self._rearm(seen, shards)
         after: ReadyPosition | None = None
         while True:
-            page = await engine.store.ready(PAGE, after)
+            page = await engine.store.ready(PAGE, after, shards=shards)
             for task in page:
-                self._offer(task, seen)
+                if engine.owns(task.workflow):
+                    self._offer(task, seen)
             if len(page) < PAGE:
                 return
             after = (page[-1].available_at, page[-1].workflow, page[-1].id)
 
-    async def _rearm(self, seen: set[int]) -> None:
+    async def _rearm(self, seen: set[int], shards: Sequence[int] | None) -> None:
         """Load the instances that were last written in the future, so that their deadlines begin again from now."""
         engine = self._engine
         now = engine.world.now()
         after: tuple[Micros, int] = (now, 0)
         while True:
-            page = await engine.store.written_in_future(now, after, PAGE)
+            page = await engine.store.written_in_future(now, after, PAGE, shards=shards)
             for _, key in page:
                 if key not in seen:
                     seen.add(key)
@@ -181,38 +206,44 @@ class Recovery:
 
     # -- the workers of the previous engine
 
-    def _expect_workers(self) -> None:
+    def _expect_workers(self, shards: Iterable[int]) -> None:
         """Postpone the deadlines of remote workers: until now they could not report, and they need time to reconnect."""
         now = self._engine.world.now()
-        self._engine.wait_for_workers(now, now + COME_BACK)
+        self._engine.wait_for_workers(shards, now, now + COME_BACK)
 
-    def _release_unheard(self) -> None:
-        """Release the tasks whose worker does not report soon: the reply to its poll may have died with the previous engine.
+    def _release_unheard(self, shards: Collection[int]) -> None:
+        """Release the tasks whose worker does not report soon: the reply to its poll may have died with the last owner.
 
         Workflow tasks only: they are short, and running one twice costs a replay.
         """
         engine = self._engine
-        before = [task for task in engine.leases if task.kind == "workflow"]
+        self._abandoned -= frozenset(shards)
+        mask = len(engine.owned) - 1
+        before = [task for task in engine.leases if task.kind == "workflow" and task.workflow & mask in shards]
 
         def release() -> None:
             for task in before:
                 held = engine.leases.get(task.routing.namespace, task.id)
-                if held is not None and (held.attempt, held.until) == (task.attempt, task.until):
+                if (
+                    held is not None
+                    and engine.owns(task.workflow)
+                    and (held.attempt, held.until) == (task.attempt, task.until)
+                ):
                     engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
 
         if before:
-            self._unheard = engine.world.at(engine.world.now() + UNHEARD, release)
+            self._unheard = [*self._unheard[-9:], engine.world.at(engine.world.now() + UNHEARD, release)]
 
     def _cancel_unheard(self) -> None:
-        if self._unheard is not None:
-            self._unheard.cancel()
-            self._unheard = None
+        for alarm in self._unheard:
+            alarm.cancel()
+        self._unheard.clear()
 
     # -- outages
 
     def _needs_probe(self) -> bool:
         engine = self._engine
-        return engine.down is not None or (engine.holder and not self._up)
+        return engine.down is not None or (engine.holder and bool(self._unread))
 
     def _probe_until_up(self) -> None:
         self._probe_job.start(PROBE)
@@ -229,21 +260,16 @@ class Recovery:
                 return
             self._probes = 0
             log.warning("the database is available again")
-            self._up = False
-            if engine.holder and not await engine.store.acquire():
-                self._step_down()
-            elif engine.holder:
-                self._outdate()  # it may be another database than before, restored from a backup
-            self._expect_workers()
+            await self._shards.check()
+            if not engine.holder:
+                self._cancel_unheard()
+            self._outdate()  # it may be another database than before, restored from a backup
+            self._unread |= {shard for shard, owned in enumerate(engine.owned) if owned}
+            self._expect_workers(self._unread)
             engine.on_available()
             call_all(self._lifecycle.on_foreign_commit)  # other processes may have committed meanwhile
-        if engine.holder and not self._up:
+        if engine.holder and self._unread:
             await self._come_up()
-
-    def _step_down(self) -> None:
-        self._lock.step_down()
-        self._cancel_unheard()
-        self._take_over_job.start(TAKE_OVER)
 
     # -- the clock
 
@@ -270,7 +296,7 @@ class Recovery:
         `tests/engine/test_world.py`, `tests/kernel/test_clock.py` and `tests/sim/test_clock_set_back.py` show it.
         """
         engine = self._engine
-        if self._outdated and self._up:
+        if self._outdated and self.up:
             self._forget_outdated()
         moved = engine.world.follow(await self._clock.ahead())
         if moved > 0:
@@ -280,7 +306,7 @@ class Recovery:
             log.warning("the clock was set back by %s s", -moved // SECOND)
             if engine.holder:
                 self._outdate()
-                self._up = False
+                self._unread |= {shard for shard, owned in enumerate(engine.owned) if owned}
                 self._probe_until_up()
 
     def _outdate(self) -> None:
@@ -300,5 +326,5 @@ class Recovery:
             self._outdated.discard(key)
             if entry is not None:
                 engine.discard_cached(entry)
-                if self._up:
+                if self.up:
                     engine.reconcile(key)

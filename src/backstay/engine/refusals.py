@@ -9,10 +9,11 @@ tell a worker wrongly that its attempt is over. Only refusals pay for it. `tests
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from backstay.engine.cache import CachedInstance, Reply
 from backstay.engine.idempotency import CommandLog, submit_late
+from backstay.kernel.features.activity.attempts import HeartbeatReply
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.values import SECOND
 from backstay.store import Store
@@ -28,17 +29,30 @@ class Rereads(CommandLog, Protocol):
     def reload(self, key: int) -> bool: ...
 
 
+def is_refusal(value: Any) -> bool:
+    """Whether an answer tells a worker to stop."""
+    return isinstance(value, HeartbeatReply) and not value.can_continue
+
+
 class Refusals:
     def __init__(self, engine: Rereads) -> None:
         self._engine = engine
 
-    def confirm(self, entry: CachedInstance, message: Message, reply: Reply, refusal: Refused) -> None:
+    def confirm(
+        self, entry: CachedInstance, message: Message, reply: Reply, refusal: Refused | None, value: Any = None
+    ) -> None:
         """Refuse a message if the state that it was decided on is still that of the database, else decide it again."""
-        asked = self._confirmed(entry, entry.instance.last_decision, message, reply, refusal)
+        asked = self._confirmed(entry, entry.instance.last_decision, message, reply, refusal, value)
         self._engine.world.spawn(asked, "backstay-confirm")
 
     async def _confirmed(
-        self, entry: CachedInstance, decided_on: int, message: Message, reply: Reply, refusal: Refused
+        self,
+        entry: CachedInstance,
+        decided_on: int,
+        message: Message,
+        reply: Reply,
+        refusal: Refused | None,
+        value: Any,
     ) -> None:
         engine = self._engine
         key = entry.instance.key
@@ -48,7 +62,7 @@ class Refusals:
             reply(None, unknown)
             return
         if last == decided_on:
-            reply(None, refusal)
+            reply(value, refusal)
         elif entry.dead or engine.reload(key):
             submit_late(engine, key, message, reply)
         else:  # the next commit of the instance fails by its guard, and then it is read again

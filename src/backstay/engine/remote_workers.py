@@ -185,6 +185,12 @@ class RemoteWorkers:
             oldest, _ = worker.live.popitem(last=False)
             self._homes.pop(oldest, None)
 
+    def forget(self, is_lost: Callable[[int], bool]) -> None:
+        """Forget where the live code of these runs is: another process owns them, and moves them on."""
+        for run, worker in list(self._homes.items()):
+            if is_lost(run):
+                self.unstick(run, worker)
+
     def unstick(self, run: int, worker: RemoteWorker) -> None:
         if worker.live.pop(run, None) is not None and self._homes.get(run) is worker:
             del self._homes[run]

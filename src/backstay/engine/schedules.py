@@ -29,7 +29,6 @@ from backstay.store import RunFilter
 
 EVERY = 1_000_000  # no limit
 LOOK = SECOND // 50
-LOOKS = 50
 
 
 class ScheduleApi:
@@ -114,13 +113,7 @@ class ScheduleApi:
         for fired in reply.fired:
             if fired.workflow_id is None:
                 continue
-            if engine.holder:
-                await engine.outbox.arrival(key, namespace, fired.workflow_id)
-                continue
-            for _ in range(LOOKS):  # the engine, in another process, delivers the start
-                if await engine.store.find(namespace, fired.workflow_id) is not None:
-                    break
-                await self._pause()
+            await engine.outbox.arrival(key, namespace, fired.workflow_id)
         return reply
 
     async def _turn(self) -> None:
@@ -128,15 +121,6 @@ class ScheduleApi:
         turn = self._engine.world.future()
         self._engine.world.soon(partial(turn.set_result, None))
         await turn
-
-    async def _pause(self) -> None:
-        world = self._engine.world
-        over = world.future()
-        alarm = world.at(world.now() + LOOK, lambda: over.set_result(None))
-        try:
-            await over
-        finally:
-            alarm.cancel()
 
     async def delete(self, request: ask.DeleteSchedule) -> ScheduleReply:
         return await self._command(request, kernel.ScheduleDelete)

@@ -91,7 +91,7 @@ class SignalBarrier:
         if any(task.kind == "workflow" and task.state == "failed" for task in instance.tasks.values()):
             return True
         matching = self._engine.matching
-        if not self._engine.holder or matching.remote is not None:
+        if not self._engine.owns(instance.key) or matching.remote is not None:
             return False
         of = ("workflow", run.workflow_type, run.routing.namespace, run.routing.queue, run.routing.compatibility)
         return not any(executor.runs(*of) for executor in matching.executors)

@@ -369,7 +369,11 @@ class StoredViews:
         if now < self._next_pass:
             return False
         page = await self._store.unprojected(SCHEMA, self._after, PAGE)
-        found = [(run, workflow) for run, workflow in (*page.missing, *page.outdated) if run not in self._damaged]
+        found = [
+            (run, workflow)
+            for run, workflow in (*page.missing, *page.outdated)
+            if run not in self._damaged and self._engine.owns(workflow)
+        ]
         for run, workflow in found:
             self._projector.closed.setdefault(run, workflow)
         self._found += len(found)

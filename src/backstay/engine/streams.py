@@ -223,8 +223,7 @@ class StreamApi:
 
     async def _arrived(self, row: RunRow, to: StreamKey) -> None:
         """Wait for the items that the run's own code has written: they arrive as sends, after its commit."""
-        if self._engine.holder:
-            await self._engine.outbox.arrival(row.workflow, row.namespace + STREAMS, to.id)
+        await self._engine.outbox.arrival(row.workflow, row.namespace + STREAMS, to.id)
 
     async def _existing(self, row: RunRow, name: str) -> Stream:
         to = _key(row, name)

@@ -7,7 +7,7 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks, call_all
@@ -28,8 +28,8 @@ ReadyPosition = tuple[Micros, int, str]
 
 
 class Sweep:
-    """`overdue`: how long a task may be ready in no lane; `every`: the pause between two sweeps; `rests`: whether the next
-    sweep is left to another process."""
+    """Of the shards of this process. `overdue`: how long a task may be ready in no lane; `every`: the pause between two sweeps;
+    `rests`: whether the next sweep is left to another process."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Sweep:
         lifecycle.on_busy.append(self._hurry)
 
     def start(self) -> None:
-        """This process is the engine: sweep from now on, until it is not."""
+        """This process owns shards: sweep from now on, until it owns none."""
         self._sweep_job.start(self._pause)
         self._ask_job.start(ASK)
 
@@ -85,30 +85,35 @@ class Sweep:
         """Reconcile instances that are stuck, a page at a time; True if everything was read and none was found."""
         engine = self._engine
         await engine.timers.look_again()
-        suspects, after = await engine.store.mismatched(self._suspects_from, PAGE)
+        shards = engine.shards()
+        suspects, after = await engine.store.mismatched(self._suspects_from, PAGE, shards=shards)
         self._suspects_from = after or 0
-        stuck, self._endless_from = await self._abandoned(self._endless_from)
-        unoffered, self._ready_from = await self._unoffered(self._ready_from)
+        stuck, self._endless_from = await self._abandoned(self._endless_from, shards)
+        unoffered, self._ready_from = await self._unoffered(self._ready_from, shards)
         suspects += [task.workflow for task in (*stuck, *unoffered)]
         for key in suspects:
             self.reload_and_reconcile(key)
         call_all(self._lifecycle.on_sweep)
         return not suspects and not after and self._endless_from is None and self._ready_from is None
 
-    async def _abandoned(self, after: tuple[int, str] | None) -> tuple[list[Task], tuple[int, str] | None]:
+    async def _abandoned(
+        self, after: tuple[int, str] | None, shards: Sequence[int] | None
+    ) -> tuple[list[Task], tuple[int, str] | None]:
         """One page of tasks that are leased to an executor that does not hold them, and where the next page begins, if any.
 
         Only leases without an end: the others have a deadline, which comes up by itself.
         """
         engine = self._engine
         held = engine.held_tasks()
-        page = await engine.store.endless(PAGE, after)
+        page = await engine.store.endless(PAGE, after, shards=shards)
         more = (page[-1].workflow, page[-1].id) if len(page) == PAGE else None
         return [task for task in page if task.until is None and task.id not in held], more
 
-    async def _unoffered(self, after: ReadyPosition | None) -> tuple[list[Task], ReadyPosition | None]:
+    async def _unoffered(
+        self, after: ReadyPosition | None, shards: Sequence[int] | None
+    ) -> tuple[list[Task], ReadyPosition | None]:
         """One page of ready tasks that are in no lane, and where the next page begins, if any."""
-        page = await self._engine.store.ready(PAGE, after)
+        page = await self._engine.store.ready(PAGE, after, shards=shards)
         more = len(page) == PAGE and page[-1].available_at <= self._engine.world.now() - self._overdue
         found = [task for task in page if self.unoffered(task)]
         return found, (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
@@ -121,7 +126,7 @@ class Sweep:
     def in_no_lane(self, task_id: str, workflow: int) -> bool:
         """Whether this engine knows nothing of a task that is ready, though it should."""
         engine = self._engine
-        return engine.holder and task_id not in engine.matching.lanes.waiting and not self._withheld(workflow)
+        return engine.owns(workflow) and task_id not in engine.matching.lanes.waiting and not self._withheld(workflow)
 
     def _withheld(self, workflow: int) -> bool:
         """Whether the run of a task is known to be paused: then it is in no lane on purpose."""
@@ -140,8 +145,10 @@ class Sweep:
         engine = self._engine
         if engine.down is not None:
             return
-        await engine.outbox.pick_up()
-        page = await engine.store.awaiting(self._ask_from, PAGE)
+        shards = engine.shards()
+        await engine.outbox.pick_up(shards)
+        page = await engine.store.awaiting(self._ask_from, PAGE, shards=shards)
         self._ask_from = page[-1] if len(page) == PAGE else 0
         for key in page:
-            engine.submit(key, Reconcile(incarnation=engine.incarnation, ask=True), again=False)
+            if engine.owns(key):
+                engine.submit(key, Reconcile(incarnation=engine.incarnation, ask=True), again=False)

@@ -6,7 +6,7 @@ A wake may be early and is never late. Delivering one twice is harmless: the fea
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 
 from backstay.engine.world import Alarm, World
@@ -22,10 +22,19 @@ SPENT = 1000  # outdated deadlines that may stay in the heap
 
 
 class TimerQueue:
-    def __init__(self, world: World, store: Store, deliver: Callable[[int], None]) -> None:
+    """`shards`: those whose deadlines are read; None: all."""
+
+    def __init__(
+        self,
+        world: World,
+        store: Store,
+        deliver: Callable[[int], None],
+        shards: Callable[[], Sequence[int] | None] = lambda: None,
+    ) -> None:
         self._world = world
         self._store = store
         self._deliver = deliver
+        self._shards = shards
         self._heap: list[tuple[Micros, int]] = []
         self._armed: dict[int, Micros] = {}
         self._horizon: Micros = 0  # deadlines up to here are in memory
@@ -35,7 +44,9 @@ class TimerQueue:
         self._term = 0
 
     async def start(self) -> None:
+        """Read the next deadlines. A read that is under way does not count: it may be of fewer shards."""
         self._stopped = False
+        self._term += 1
         await self._look_ahead()
 
     async def look_again(self) -> None:
@@ -56,13 +67,16 @@ class TimerQueue:
             self._alarm.cancel()
             self._alarm = None
 
-    def forget(self) -> None:
-        """Stop and drop all deadlines: they may change before this process is the engine again, or the clock was set."""
-        self.stop()
-        self._term += 1
-        self._heap.clear()
-        self._armed.clear()
-        self._horizon = 0
+    def forget(self, is_lost: Callable[[int], bool] | None = None) -> None:
+        """Drop the deadlines of these instances: another process owns them. Or of all, and stop: the clock was set."""
+        if is_lost is None:
+            self.stop()
+            self._term += 1
+            self._heap.clear()
+            self._armed.clear()
+            self._horizon = 0
+        else:
+            self._armed = {key: at for key, at in self._armed.items() if not is_lost(key)}
 
     def set(self, key: int, at: Micros | None) -> None:
         """Set the next wake of an instance."""
@@ -113,7 +127,7 @@ class TimerQueue:
         until = self._world.now() + HORIZON
         term = self._term
         try:
-            found = await self._store.due(until, PAGE)
+            found = await self._store.due(until, PAGE, shards=self._shards())
             if term != self._term:
                 return  # `forget` was called meanwhile: these deadlines may be outdated
         except StoreError as error:

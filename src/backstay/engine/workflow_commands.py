@@ -339,8 +339,8 @@ class WorkflowCommands:
         return archive.EarlierRun(key=row.key, run_id=row.run_id, number=row.number, history=history)
 
     async def _living(self, key: int) -> str:
-        """The incarnation whose in-process leases are alive: that of the engine, which may be in another process."""
-        if not self._engine.holder and await self._engine.store.has_engine():
+        """The incarnation whose in-process leases are alive: that of the instance's owner, which may be another process."""
+        if not self._engine.owns(key) and await self._engine.store.has_engine():
             instance = await self._instances.committed(key)
             for task in (*instance.tasks.values(), *self._engine.machine.expect(instance).tasks.values()):
                 if task.owner is not None and task.until is None:

@@ -122,6 +122,10 @@ class Minted:
         self._last = time
         return time << KEY_BITS | partition
 
+    def after(self, time: Micros) -> None:
+        """Mint only keys that are later than this time."""
+        self._last = max(self._last, time - KEY_EPOCH)
+
     def ulid(self) -> str:
         bits = self._random.getrandbits
         return self._ulid(bits(40), bits(40))

@@ -22,6 +22,7 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.message import Refused
+from backstay.kernel.values import partition_of
 from backstay.protocol import commands as tell
 from backstay.server.bulk_records import KIND, PAGE, BulkOperation, BulkPage, BulkProgress, BulkRun
 from backstay.server.bulk_selection import select_ids, select_runs_of
@@ -91,12 +92,12 @@ class BulkOperations:
         return current
 
     def resume(self) -> None:
-        """Work on every open operation, if this process is the engine."""
+        """Work on every open operation whose shard this process owns."""
         engine = self._engine()
-        if self._stopped or not engine.holder:
+        if self._stopped:
             return
         for bulk in self.kept.all():
-            if bulk.is_open and bulk.id not in self._working:
+            if bulk.is_open and bulk.id not in self._working and self._goes_on(bulk.namespace, bulk.id):
                 task = engine.world.spawn(self._work(bulk.namespace, bulk.id), "backstay-bulk")
                 self._working[bulk.id] = task
                 task.add_done_callback(partial(self._left, bulk.id))
@@ -150,7 +151,7 @@ class BulkOperations:
 
     async def _work(self, namespace: str, id: str) -> None:
         """Work on an operation until it has ended. While the database cannot be used, it is tried again."""
-        while self._goes_on():
+        while self._goes_on(namespace, id):
             try:
                 await self._work_on(namespace, id)
                 return
@@ -161,8 +162,8 @@ class BulkOperations:
                 log.exception("bulk operation %s failed; the next start of the server goes on with it", id)
                 return
 
-    def _goes_on(self) -> bool:
-        return self._engine().holder and not self._stopped
+    def _goes_on(self, namespace: str, id: str) -> bool:
+        return self._engine().owns(partition_of(namespace, id)) and not self._stopped
 
     async def _work_on(self, namespace: str, id: str) -> None:
         bulk = self.get(namespace, id)
@@ -175,7 +176,7 @@ class BulkOperations:
             after = page.end
             if page.done:
                 page = None
-        while self._goes_on():
+        while self._goes_on(namespace, id):
             if page is None:
                 if after is None or self._stops(namespace, id):
                     await self._end(bulk, number, progress)
@@ -212,7 +213,7 @@ class BulkOperations:
             progress.add(run)  # those that were not found
         todo = [place for place, run in enumerate(runs) if run.outcome is None]
         for first in range(0, len(todo), AT_ONCE):
-            if not self._goes_on() or self._stops(bulk.namespace, bulk.id):
+            if not self._goes_on(bulk.namespace, bulk.id) or self._stops(bulk.namespace, bulk.id):
                 break
             places = todo[first : first + AT_ONCE]
             async with self._one_at_a_time:

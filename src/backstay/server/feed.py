@@ -364,7 +364,7 @@ class LiveFeed:
     def _state(self) -> str:
         if self._engine.down is not None:
             return "unavailable"
-        return "running" if self._engine.holder else "standby"
+        return "running" if self._engine.active else "standby"
 
     # -- housekeeping
 

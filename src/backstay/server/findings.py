@@ -106,10 +106,10 @@ def _of_process(server: Server) -> list[HealthFinding]:
     engine = server.engine
     if engine.down is not None:
         found.append(unavailable(engine.down))
-    if not engine.holder:
+    if not engine.active:
         message = "another process runs this database; this server answers reads, and takes over when that one ends"
         found.append(_database("error", "engine_elsewhere", message))
-    elif not server.recovery.up:
+    elif engine.holder and not server.recovery.up:
         message = "the engine is coming up: it reads which runs are open and which tasks are leased"
         found.append(_database("warning", "engine_recovering", message))
     if server.draining:

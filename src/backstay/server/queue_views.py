@@ -100,7 +100,7 @@ class QueueViews:
 
     async def _leased(self) -> Iterable[Task]:
         """The leases of all workers: the engine knows them, other processes read them."""
-        return self._engine.leases if self._engine.holder else await self._engine.store.leased()
+        return self._engine.leases if self._engine.owns_all else await self._engine.store.leased()
 
     def live(self, queue: QueueState) -> list[RegisteredWorker]:
         return [worker for worker in queue.serving if not self._workers.stale(worker)]
@@ -131,7 +131,7 @@ class QueueViews:
             "schedule_to_start": self._waits(queue),
             "throttled_because": self.throttled_because(queue),
             "open_runs_by_build": queue.builds,
-            "counted_by": "engine" if self._engine.holder else "disk",
+            "counted_by": "engine" if self._engine.owns_all else "disk",
             "admission": {
                 "workflow_tasks": self._limits(
                     queue.place("workflow"), sum(one.max_concurrent_workflow_tasks for one in live)
@@ -165,7 +165,7 @@ class QueueViews:
         }
 
     def _known(self, queue: QueueState, kind: str) -> Rates | None:
-        return self._rates.of(queue.place(kind)) if self._engine.holder else None
+        return self._rates.of(queue.place(kind)) if self._engine.owns_all else None
 
     def _minute(self, queue: QueueState) -> QueueRatesAnswer | None:
         """Tasks of both kinds a minute."""
@@ -180,7 +180,7 @@ class QueueViews:
 
     def _waits(self, queue: QueueState) -> QueueWaits | None:
         """For how long tasks waited for a worker, in the last five to ten minutes."""
-        if not self._engine.holder:
+        if not self._engine.owns_all:
             return None
         return {"workflow_tasks": self._waited(queue, "workflow"), "activity_tasks": self._waited(queue, "activity")}
 
@@ -190,7 +190,7 @@ class QueueViews:
 
     def _limits(self, place: Queue, slots: int) -> AdmissionAnswer:
         view = self._admission.view(place, slots)
-        return view if self._engine.holder else {**view, "status": "unavailable", "reason": "not_the_engine"}
+        return view if self._engine.owns_all else {**view, "status": "unavailable", "reason": "not_the_engine"}
 
     def _poller(self, worker: RegisteredWorker) -> PollerAnswer:
         return {
@@ -206,7 +206,7 @@ class QueueViews:
 
     def throttled_because(self, queue: QueueState) -> str | None:
         """Which limit holds tasks of this queue back, and who has used it up; None if none does."""
-        if not self._engine.holder:
+        if not self._engine.owns_all:
             return None
         said = [self._throttled(queue.place(kind)) for kind in KINDS]
         return " ".join(sentence for sentence in said if sentence is not None) or None

@@ -61,7 +61,7 @@ class Retention:
         return self._engine.world.now() - (30 if found is None else found.retention_days) * DAY
 
     async def expired(self, namespace: str, limit: int = SCAN) -> list[RunRow]:
-        return await self._engine.store.expired(namespace, self.cutoff(namespace), limit)
+        return await self._engine.store.expired(namespace, self.cutoff(namespace), limit, shards=self._engine.shards())
 
     async def sweep(self, namespace: str, runs: list[RunRow]) -> list[dict[str, Any]]:
         """Remove these runs, some at a time. Returns the outcome of each."""

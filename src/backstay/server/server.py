@@ -128,7 +128,7 @@ class Server:
             self.workers,
             settings.query_timeout_seconds,
             settings.query_task_max_pending_per_queue,
-            is_engine=lambda: self.engine.holder,
+            is_engine=lambda: self.engine.active,
             links=lambda: self.worker_links,
         )
         self.node_secrets = NodeSecrets(world, store)
@@ -202,7 +202,10 @@ class Server:
     async def __aexit__(self, *_: object) -> None:
         await self.sessions.settle()
         await self.engine.drain()
-        await self._shut()
+        try:
+            await self.node.leave()
+        finally:
+            await self._shut()
 
     def _forget_later(self) -> None:
         self._forget = self.engine.world.at(self.now + FORGET, self._forget_workers)
@@ -212,7 +215,7 @@ class Server:
 
     async def _forgotten(self) -> None:
         try:
-            if self.engine.holder and self.engine.down is None:
+            if self.engine.owned[0] and self.engine.down is None:  # one process is enough for it
                 await self.workers.forget()
                 await self.browser_sessions.forget()
         except Unavailable:
@@ -300,7 +303,7 @@ class Server:
         self.draining = True
         # Workers are sent away; they report to the next server.
         over = self.now + round(self.settings.drain_seconds * SECOND) + COME_BACK
-        self.engine.wait_for_workers(over, over)
+        self.engine.wait_for_workers(range(self.store.shards), over, over)
         for waiter in self.engine.matching.polls.all():
             self.engine.dispatcher.end_poll(waiter)
         for link in self.worker_links:

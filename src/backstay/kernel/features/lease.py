@@ -61,10 +61,11 @@ class Claim(Message, frozen=True, kw_only=True):
 
 
 class Offer(Message, frozen=True, kw_only=True):
-    """Offer a ready task to the workers again. `quiet`: only load its instance."""
+    """Offer a ready task to the workers again. `quiet`: only load its instance. `steals`: also if another process owns it."""
 
     task_id: str
     quiet: bool = False
+    steals: bool = False
 
 
 class Release(Message, frozen=True, kw_only=True):
@@ -81,11 +82,12 @@ class Release(Message, frozen=True, kw_only=True):
 
 
 class Renew(Message, frozen=True, kw_only=True):
-    """Extend a lease: the worker is alive and still works on the task."""
+    """Extend a lease: the worker is alive and still works on the task. `bounded`: give an end to a lease that has none."""
 
     task_id: str
     owner: str
     attempt: int
+    bounded: bool = False
 
 
 def claim(turn: Turn, message: Claim) -> None:
@@ -131,7 +133,7 @@ def release(turn: Turn, message: Release) -> None:
 
 def renew(turn: Turn, message: Renew) -> None:
     task = turn.require_lease(message.task_id, message.owner, message.attempt)
-    if task.until is not None:
+    if task.until is not None or message.bounded:
         turn.put_task(replace(task, until=turn.now + LEASE))
 
 

@@ -157,7 +157,13 @@ class AsyncBackstay(AsyncClient):
         if self._engine_room.api is None:
             state = "not open"
         else:
-            state = "the engine" if self.engine.holder else "another process is the engine"
+            state = (
+                "the engine"
+                if self.engine.owns_all
+                else "one of the engines"
+                if self.engine.holder
+                else "another process is the engine"
+            )
         known = ", ".join([*self.registry.workflows, *self.registry.activities])
         return f"<AsyncBackstay {shown(self.path)}: {state}; registered: {known}>"
 
@@ -169,7 +175,7 @@ class AsyncBackstay(AsyncClient):
 
     @property
     def is_engine(self) -> bool:
-        """Whether this process runs the engine of the database."""
+        """Whether this process runs an engine of the database: it works for all workflows of it, or for its share of them."""
         return self._engine_room.api is not None and self.engine.holder
 
     async def replay(self, *ids: str) -> Replayed:
@@ -260,6 +266,7 @@ class AsyncBackstay(AsyncClient):
         finally:
             try:
                 await self.engine.drain()
+                await self._node.leave()
             finally:
                 await self._shut()
 
@@ -305,7 +312,7 @@ class Backstay(Client):
 
     @property
     def is_engine(self) -> bool:
-        """Whether this process runs the engine of the database."""
+        """Whether this process runs an engine of the database: it works for all workflows of it, or for its share of them."""
         return self._engine_thread.mine and self._app.engine.holder
 
     def has_engine(self) -> bool:

@@ -124,7 +124,7 @@ def _link(server: Server, request: HttpRequest, worker_id: str, station: str) ->
 
 
 def _refuse_unless_engine(server: Server) -> None:
-    if not server.engine.holder:
+    if not server.engine.active:
         raise NotTheEngine("engine_elsewhere")
 
 

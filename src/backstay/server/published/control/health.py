@@ -28,9 +28,9 @@ async def ready(server: Server, request: HttpRequest) -> HttpResponse:
     reasons: list[dict[str, str]] = []
     if engine.down is not None:
         reasons.append({"code": "database_unavailable", "message": "the database cannot commit; see the log"})
-    if not engine.holder:
+    if not engine.active:
         reasons.append({"code": "engine_elsewhere", "message": "another process is the engine of this database"})
-    elif not server.recovery.up:
+    elif engine.holder and not server.recovery.up:
         reasons.append(
             {"code": "recovering", "message": "the engine reads open runs and leases; it serves in a moment"}
         )
@@ -38,7 +38,11 @@ async def ready(server: Server, request: HttpRequest) -> HttpResponse:
         reasons.append({"code": "draining", "message": "this server is about to stop"})
     checks = {
         "database": "ok" if engine.down is None else "unavailable",
-        "engine": "held_by_another_process" if not engine.holder else "ok" if server.recovery.up else "recovering",
+        "engine": "held_by_another_process"
+        if not engine.active
+        else "recovering"
+        if engine.holder and not server.recovery.up
+        else "ok",
         "draining": "yes" if server.draining else "no",
     }
     body: dict[str, Any] = {

@@ -99,7 +99,7 @@ def no_task(server: Server, request: HttpRequest, kind: str, worker: RegisteredW
 
 def refuse_unless_engine(server: Server, request: HttpRequest) -> None:
     """Refuse a poll on a server that is not the engine. Published workers know this refusal and poll again."""
-    if server.engine.holder or server.draining:
+    if server.engine.active or server.draining:
         return
     body = request.decode(PollBody)
     kind = request.path.rstrip("/").split("/")[-2].removesuffix("s").replace("-", "_")
