@@ -39,6 +39,7 @@ from backstay.store import Loaded
 
 from . import exports
 from .clients import Told
+from .ownership_laws import OwnershipLaws
 from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
 from .schedules import ScheduleLaws
 
@@ -123,6 +124,7 @@ class Auditor:
         self.checks: Counter[str] = Counter()
         self.touched: set[int] = set()
         self.schedules = ScheduleLaws(sim)
+        self.ownership = OwnershipLaws(sim, self.must)
         self.at_work: set[str] = set()  # workflow tasks that are leased
         self.halted: set[int] = (
             set()
@@ -255,7 +257,8 @@ class Auditor:
         if entry.type == "TimerFired" and self.sim.calm_at is not None and punctual:
             late = self.sim.true_time() - max(event.fire_at, self.sim.calm_at + 60 * SECOND)
             # On a bad line to a far database to read an instance and to write it take seconds each, and again after a conflict.
-            patience = (30 if self.sim.far else 10) * SECOND
+            # Where nobody can tell that a session is gone, the shards of the dead rest for a while.
+            patience = (30 if self.sim.far else 10 if self.sim.sharing.evidence else 20) * SECOND
             self.must(late < patience, "I8 what is due comes in time", (about, late / SECOND))
         until = entry.context.lease_expires_at
         if until is not None:
@@ -335,7 +338,7 @@ class Auditor:
         still: dict[Any, float] = {}
         now = self.sim.loop.time()
         for node in self.sim.nodes:
-            if not node.serving or node.app.engine.down is not None:
+            if not node.serving or node.life.paused or node.app.engine.down is not None:
                 continue
             for key, topic, watcher in node.app.engine.waiters:
                 if key not in self.sim.damaged and not watcher.future.done() and self._has_come(key, topic):
@@ -546,7 +549,9 @@ class Auditor:
         confirm = engine._refusals.confirm
         rows = self.sim.disk.workflows
 
-        def watched(entry: CachedInstance, message: Message, reply: Reply, refusal: Refused) -> None:
+        def watched(
+            entry: CachedInstance, message: Message, reply: Reply, refusal: Refused | None, answer: Any = None
+        ) -> None:
             key, decided_on = entry.instance.key, entry.instance.last_decision
 
             def is_so() -> bool:
@@ -555,13 +560,12 @@ class Auditor:
             was_so = is_so()
 
             def told(value: Any, error: BaseException | None) -> None:
-                if error is refusal:
-                    self.must(
-                        was_so or is_so(), "S5 a refusal is true of the row", (entry.instance.name, refusal.reason)
-                    )
+                if error is refusal and value is answer:
+                    so = was_so or is_so()
+                    self.must(so, "S5 a refusal is true of the row", (entry.instance.name, refusal or answer))
                 reply(value, error)
 
-            confirm(entry, message, told, refusal)
+            confirm(entry, message, told, refusal, answer)
 
         engine._refusals.confirm = watched  # type: ignore[method-assign]
 

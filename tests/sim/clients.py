@@ -37,6 +37,7 @@ class Wire:
         self._random = random
         # On a bad line to a far database one request takes a dozen ways of seconds each.
         self.patience = 3 * PATIENCE if sim.far else PATIENCE
+        self._place = random.randrange(sim.places) if sim.sticky else None
 
     async def call(self, request: Request[Any]) -> Any:
         sim, faults = self._sim, self._sim.faults
@@ -47,13 +48,17 @@ class Wire:
         if faults.fires("request late"):
             await asyncio.sleep(faults.dice("request late").choice([0.001, 0.1, 2]))
         answer: asyncio.Future[Any] = sim.loop.create_future()
-        self._ask(self._random.choice(nodes), request, answer)
+        self._ask(self._choose(nodes), request, answer)
         if faults.fires("request twice"):
             self._ask(self._random.choice(nodes), request, answer)  # whoever answers first is believed
         try:
             return await asyncio.wait_for(answer, self.patience)
         except TimeoutError:
             raise Lost from None
+
+    def _choose(self, nodes: list[Node]) -> Node:
+        """The node that one talks to if it is there; or any one, request by request."""
+        return next((node for node in nodes if node.place == self._place), None) or self._random.choice(nodes)
 
     def _ask(self, node: Node, request: Request[Any], answer: asyncio.Future[Any]) -> None:
         lost = self._sim.faults.fires("reply lost")
@@ -79,15 +84,15 @@ class Wire:
             serving = node.world.spawn(serve(), "request")
             if isinstance(request, PollWorkflowTask | PollActivityTask):
                 self._sim.loop.call_later(
-                    request.wait_seconds + self._slack(), self._poll_is_over, node, serving, request
+                    request.wait_seconds + self._slack(), self._poll_is_over, node, serving, request, node.life.pauses
                 )
 
     def _slack(self) -> float:
         """What reading and writing may take, on top of the time that a poll has."""
         return 120.0 if self._sim.far else 10.0
 
-    def _poll_is_over(self, node: Node, serving: asyncio.Task[Any], request: Any) -> None:
-        over = serving.done() or not node.serving
+    def _poll_is_over(self, node: Node, serving: asyncio.Task[Any], request: Any, pauses: int) -> None:
+        over = serving.done() or not node.serving or node.life.paused or node.life.pauses > pauses
         self._sim.auditor.must(over, "no poll outlives its time", (node.name, request))
 
 

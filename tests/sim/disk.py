@@ -34,8 +34,10 @@ from backstay.store import (
     as_ready,
 )
 from backstay.store.counting import RunCounts
+from backstay.store.ownership import SHARDS, Ownership
 from backstay.store.search import FoundRun, SearchedRuns
 
+from .ownership import OwnershipRows, OwnershipStore, WriterRow
 from .views import ViewRows, ViewStore
 
 EventRow = tuple[int, str, int, bytes, bytes, int]
@@ -75,7 +77,7 @@ class RecordedAlready(StoreError):
 class Disk:
     """The rows. Whoever changes them moves `version`, and leaves notices for the holder."""
 
-    def __init__(self) -> None:
+    def __init__(self, shards: int = SHARDS) -> None:
         self.workflows: dict[int, InstanceRow] = {}
         self.names: dict[tuple[str, str], int] = {}
         self.runs: dict[int, RunRow] = {}
@@ -86,16 +88,19 @@ class Disk:
         self.sends: dict[int, StoredSend] = {}
         self.notices: list[int] = []
         self.registry: dict[tuple[str, str, str], RegistryEntry] = {}
+        self.registry_version = 0
         self.views = ViewRows()
+        self.ownership = OwnershipRows(shards)
         self._verified: dict[int, list[Recorded]] = {}  # history only grows: what was read once need not be read again
         self.version = 0
         self.holder: object | None = None
         self.witness: Callable[[Decision], None] = lambda decision: None
+        self.author: Callable[[Decision, int, bool], None] = lambda decision, writer, told: None
         self.overtaken: dict[int, list[Callable[[], None]]] = {}  # who waits for the next commit of an instance
         self.twice: Callable[[str, str], None] = lambda workflow_id, request_id: None
 
-    def apply(self, decision: Decision, tell: bool) -> bool:
-        """One decision, if its guard still matches."""
+    def apply(self, decision: Decision, tell: bool, writer: int = 0) -> bool:
+        """One decision, if its guard still matches. `tell`: leave a notice; `writer`: the row of who commits it."""
         row = decision.instance
         stored = self.workflows.get(row.key)
         name = (row.namespace, row.workflow_id)
@@ -138,10 +143,18 @@ class Disk:
             self.sends.pop(key, None)
         if tell:
             self.notices.append(row.key)
+        self.author(decision, writer, tell)
         self.witness(decision)
         for overtaken in self.overtaken.pop(row.key, ()):
             overtaken()
         return True
+
+    def within(self, shards: Sequence[int] | None) -> Callable[[int], bool]:
+        """Whether the shard of a key is one of these; None: of all."""
+        if shards is None:
+            return lambda key: True
+        wanted, mask = frozenset(shards), len(self.ownership.shards) - 1
+        return lambda key: key & mask in wanted
 
     def run(self, key: int) -> RunRow:
         """The row of a run, as long as its history is."""
@@ -194,7 +207,7 @@ class Disk:
         return Loaded(row, run, history, tasks)
 
 
-class MemoryStore(ViewStore):
+class MemoryStore(OwnershipStore, ViewStore):
     """A connection. `trouble` is asked before each read and may raise; `written` decides how a commit ends."""
 
     shared = True
@@ -205,6 +218,7 @@ class MemoryStore(ViewStore):
         self._seam = seam
         self._version = disk.version
         self._down = False
+        self.enrol()
 
     # -- writing
 
@@ -214,6 +228,10 @@ class MemoryStore(ViewStore):
     def write(self, decisions: Sequence[Decision], broken: frozenset[int] = frozenset()) -> Applied:
         if self._down:
             return Applied(down=Unavailable("the database is closed"))
+        deposed = self.deposed()
+        if deposed is not None:
+            return Applied(down=deposed)
+        self.heard(decisions)
         stale: set[int] = set()
         failed: dict[int, Exception] = {}
         touched = False
@@ -222,7 +240,8 @@ class MemoryStore(ViewStore):
                 failed[position] = StoreError("this decision cannot be written")
                 continue
             try:
-                if self.disk.apply(decision, self.disk.holder is not self):
+                owned = self.disk.holder is self or self.owned[decision.instance.key & (self.shards - 1)]
+                if self.disk.apply(decision, not owned, self.row.id):
                     touched = True
                 else:
                     stale.add(position)
@@ -238,6 +257,7 @@ class MemoryStore(ViewStore):
 
     def lose_connection(self) -> None:
         self._down = True
+        self.row.session = False
 
     def lose_answer(self, decisions: Sequence[Decision]) -> bool:
         """Whether a commit that nobody heard of may still be to come."""
@@ -249,10 +269,12 @@ class MemoryStore(ViewStore):
         if error is None:
             self._down = False
             self._version = -1
+            self.reconnect()
         return error
 
     def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         place = (entry.kind, entry.namespace, entry.name)
+        self.disk.registry_version += 1
         if entry.body is None:
             self.disk.registry.pop(place, None)
         else:
@@ -269,6 +291,11 @@ class MemoryStore(ViewStore):
         self._seam.read(self)
         return [entry for place, entry in sorted(self.disk.registry.items()) if place[0] == kind]
 
+    @as_ready
+    def registry_version(self) -> int:
+        self._seam.read(self)
+        return self.disk.registry_version
+
     # -- one engine
 
     @as_ready
@@ -282,10 +309,6 @@ class MemoryStore(ViewStore):
         """All processes of a simulation have one clock, unless a fault says otherwise."""
 
     @as_ready
-    def has_engine(self) -> bool:
-        return self.disk.holder is not None
-
-    @as_ready
     def changed(self) -> bool:
         if self._down or self._version == self.disk.version or self._seam.misses():
             return False
@@ -293,16 +316,20 @@ class MemoryStore(ViewStore):
         return True
 
     @as_ready
-    def notices(self) -> list[int]:
-        found, self.disk.notices = self.disk.notices, []
+    def notices(self, *, shards: Sequence[int] | None = None) -> list[int]:
+        within = self.disk.within(shards)
+        found = [key for key in self.disk.notices if within(key)]
+        self.disk.notices = [key for key in self.disk.notices if not within(key)]
         return list(dict.fromkeys(found))
 
     @as_ready
     def close(self) -> None:
         self.cut()
+        self.disk.ownership.resign(self.row)
 
     def cut(self) -> None:
         """Its node is dead."""
+        self.row.session = False
         if self.disk.holder is self:
             self.disk.holder = None
 
@@ -364,49 +391,65 @@ class MemoryStore(ViewStore):
         return found[-1] if found else None
 
     @as_ready
-    def due(self, until: Micros, limit: int) -> list[tuple[Micros, int]]:
+    def due(self, until: Micros, limit: int, *, shards: Sequence[int] | None = None) -> list[tuple[Micros, int]]:
         self._seam.read(self)
-        rows = self.disk.workflows.values()
+        within = self.disk.within(shards)
+        rows = [row for row in self.disk.workflows.values() if within(row.key)]
         return sorted((w.next_wake, w.key) for w in rows if w.next_wake is not None and w.next_wake <= until)[:limit]
 
     @as_ready
-    def written_in_future(self, now: Micros, after: tuple[Micros, int], limit: int) -> list[tuple[Micros, int]]:
+    def written_in_future(
+        self, now: Micros, after: tuple[Micros, int], limit: int, *, shards: Sequence[int] | None = None
+    ) -> list[tuple[Micros, int]]:
         self._seam.read(self)
+        within = self.disk.within(shards)
         found: list[tuple[Micros, int]] = []
         for w in self.disk.workflows.values():
-            if w.next_wake is None or w.run is None or (w.next_wake, w.key) <= after:
+            if w.next_wake is None or w.run is None or (w.next_wake, w.key) <= after or not within(w.key):
                 continue
             if self.disk.events[w.run][w.length - 1][2] > now:
                 insort(found, (w.next_wake, w.key))
         return found[:limit]
 
     @as_ready
-    def ready(self, limit: int, after: tuple[Micros, int, str] | None = None) -> list[Task]:
+    def ready(
+        self, limit: int, after: tuple[Micros, int, str] | None = None, *, shards: Sequence[int] | None = None
+    ) -> list[Task]:
         self._seam.read(self)
         place = attrgetter("available_at", "workflow", "id")
-        found = sorted((t for t in self.disk.all_tasks() if t.state == "ready"), key=place)
+        found = sorted(self._tasks("ready", shards), key=place)
         return [task for task in found if after is None or place(task) > after][:limit]
 
     @as_ready
-    def leased(self) -> list[Task]:
+    def leased(self, *, shards: Sequence[int] | None = None) -> list[Task]:
         self._seam.read(self)
-        return [task for task in self.disk.all_tasks() if task.state == "leased"]
+        return self._tasks("leased", shards)
+
+    def _tasks(self, state: str, shards: Sequence[int] | None) -> list[Task]:
+        within = self.disk.within(shards)
+        return [task for task in self.disk.all_tasks() if task.state == state and within(task.workflow)]
 
     @as_ready
-    def endless(self, limit: int, after: tuple[int, str] | None = None) -> list[Task]:
+    def endless(
+        self, limit: int, after: tuple[int, str] | None = None, *, shards: Sequence[int] | None = None
+    ) -> list[Task]:
         self._seam.read(self)
-        found = [task for task in self.disk.all_tasks() if task.state == "leased" and task.until is None]
+        found = [task for task in self._tasks("leased", shards) if task.until is None]
         return [task for task in found if after is None or (task.workflow, task.id) > after][:limit]
 
     @as_ready
-    def failed(self) -> list[Task]:
+    def failed(self, *, shards: Sequence[int] | None = None) -> list[Task]:
         self._seam.read(self)
-        return [task for task in self.disk.all_tasks() if task.state == "failed"]
+        return self._tasks("failed", shards)
 
     @as_ready
-    def mismatched(self, after: int, limit: int) -> tuple[list[int], int | None]:
+    def mismatched(
+        self, after: int, limit: int, *, shards: Sequence[int] | None = None
+    ) -> tuple[list[int], int | None]:
         self._seam.read(self)
-        page = [self.disk.workflows[key] for key in sorted(self.disk.workflows) if key > after][:limit]
+        within = self.disk.within(shards)
+        keys = [key for key in sorted(self.disk.workflows) if key > after and within(key)]
+        page = [self.disk.workflows[key] for key in keys[:limit]]
         found = [
             w.key
             for w in page
@@ -507,14 +550,22 @@ class MemoryStore(ViewStore):
         return None
 
     @as_ready
-    def sends(self, after: int, limit: int) -> list[StoredSend]:
+    def sends(self, after: int, limit: int, *, shards: Sequence[int] | None = None) -> list[StoredSend]:
         self._seam.read(self)
-        return [self.disk.sends[key] for key in sorted(self.disk.sends) if key > after][:limit]
+        within = self.disk.within(shards)
+        return [send for key, send in sorted(self.disk.sends.items()) if key > after and within(send.sender)][:limit]
 
     @as_ready
-    def awaiting(self, after: int, limit: int) -> list[int]:
+    def sends_of(self, senders: Sequence[int]) -> list[StoredSend]:
         self._seam.read(self)
-        return sorted(w.key for w in self.disk.workflows.values() if w.unanswered > 0 and w.key > after)[:limit]
+        return [send for _, send in sorted(self.disk.sends.items()) if send.sender in senders]
+
+    @as_ready
+    def awaiting(self, after: int, limit: int, *, shards: Sequence[int] | None = None) -> list[int]:
+        self._seam.read(self)
+        within = self.disk.within(shards)
+        rows = self.disk.workflows.values()
+        return sorted(w.key for w in rows if w.unanswered > 0 and w.key > after and within(w.key))[:limit]
 
 
 class Seam:
@@ -531,6 +582,18 @@ class Seam:
 
     def misses(self) -> bool:
         return False
+
+    def looked(self, store: Any, found: Ownership) -> Ownership:
+        return found
+
+    def deposed(self, store: Any, row: WriterRow) -> None:
+        pass
+
+    def hands_over(self, store: Any) -> None:
+        pass
+
+    def handed_over(self, store: Any, given: list[int]) -> None:
+        pass
 
 
 def forged(task: Task, **fields: Any) -> Task:

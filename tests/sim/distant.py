@@ -1,8 +1,8 @@
 """A database that is far away, as a server is: the way there takes time and so does the way back, and the world goes on.
 
 Each verb is answered with what was true in the middle. Reads have sessions of their own: they overtake commits and each other.
-What is written goes through one session, one thing after the other. That session holds the engine's lock: when it is lost, so
-is the lock; what it was told and has not done yet it does before it ends, or never.
+What is written goes through one session, one thing after the other. When it is lost, others may take its node for dead; what it
+was told and has not done yet it does before it ends, or never.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     from .nodes import Node
 
 FAULT = "far database"
-LOCK_LOST = "lock lost"
 SHARE = 1 / 3
 """How many seeds have their database elsewhere."""
 
-FROM_AFAR = (*READS, "kept", "changed", "has_engine")
-IN_ORDER = ("probe", "acquire", "notices", "close")
+FROM_AFAR = (*READS, "kept", "changed", "has_engine", "look", "sends_of", "registry_version")
+IN_ORDER = ("probe", "acquire", "notices", "mark", "claim", "depose", "hand_over", "close")
 """Done by the session that writes."""
 
 # How long a way is, in seconds, and how often: on an ordinary line, and on one that is in trouble all day.
@@ -152,13 +151,15 @@ class DistantStore(MemoryStore):
 
     def lose_connection(self) -> None:
         super().lose_connection()
+        self.row.session = bool(self._unknown)  # the server has not noticed yet
         if not self._unknown:
-            self._lose_lock()
+            self._may_be_fenced()
 
-    def _lose_lock(self) -> None:
-        if self.disk.holder is self and self._node.sim.faults.fires(LOCK_LOST):
-            self._node.sim.log(f"{self._node.name} has lost its session and the lock")
-            self.disk.holder = None
+    def _may_be_fenced(self) -> None:
+        faults = self._node.sim.faults
+        if "falsely dead" in faults.on and not faults.calm and self._way.chance():
+            faults.fired["falsely dead"] += 1
+            self._node.sim.sharing.fence(self._node)
 
     def lose_answer(self, decisions: Sequence[Decision]) -> bool:
         """The session is lost in the middle of a commit. The server may not know yet: then the commit is still to come."""
@@ -169,11 +170,12 @@ class DistantStore(MemoryStore):
         return True
 
     def _end_session(self) -> None:
-        """What the session before was told it has done by now, or never will; the lock goes with it."""
+        """What the session before was told it has done by now, or never will; and others may notice."""
         if self._unknown:
             self._do_or_leave(self._unknown)
             self._unknown = ()
-            self._lose_lock()
+            self.row.session = False
+            self._may_be_fenced()
 
     def _probe(self) -> Any:
         if self._seam.probe(self) is None:
@@ -221,11 +223,11 @@ def _reading(name: str) -> Any:
 
 def _ordering(name: str) -> Any:
     verb = DistantStore._probe if name == "probe" else getattr(MemoryStore, name)
-    connected = name in ("acquire", "notices")
+    connected = name not in ("probe", "close")
 
-    def ask(self: DistantStore, *args: Any) -> Deferred[Any]:
+    def ask(self: DistantStore, *args: Any, **kwargs: Any) -> Deferred[Any]:
         def do() -> Any:
-            return self._connected(lambda: verb(self, *args)) if connected else verb(self, *args)
+            return self._connected(lambda: verb(self, *args, **kwargs)) if connected else verb(self, *args, **kwargs)
 
         return Deferred(lambda: self._in_order(do))
 

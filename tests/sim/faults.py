@@ -36,9 +36,18 @@ CHANCES: dict[str, float] = {
     "read error": 0.003,
     "power cut": 0.004,  # on files only: all die at once, and of the last commit a part is on disk
     "far database": 1.0,  # in a third of the seeds: it takes time to ask and to be answered, see distant.py
-    "lock lost": 0.6,  # there, an outage takes the session that writes with it, and with that the engine's lock
     "deaf": 0.1,  # nobody ever notices another node's commits, to the end
     "missed notice": 0.1,  # another node's commit goes unnoticed this time
+    # those who share the work
+    "paused": 0.05,  # a node stands still for a while, and goes on
+    "falsely dead": 0.05,  # a node that lives is deposed; far away, most often one that has lost its connection
+    "no evidence": 0.3,  # nobody can tell whether a session is there: who is silent for long is dead
+    "evidence lies": 0.01,  # a session that is there seems to be gone, or the other way round
+    "stale map": 0.1,  # who looks sees what was so before
+    "storm": 0.05,  # shards move every few milliseconds
+    "join": 0.03,  # another node joins, and leaves after a while
+    "hand-over interrupted": 0.1,  # who hands over dies in the middle of it
+    "database clock": 0.02,  # somebody sets it
     # the seam to clients
     "request lost": 0.05,
     "reply lost": 0.05,
@@ -75,6 +84,7 @@ HARMLESS |= {"far database"}
 """Faults that cost no answer."""
 
 GENTLE = HARMLESS | {"store down", "disk full", "busy", "request lost", "reply lost", "missed notice"}
+GENTLE |= {"storm", "stale map", "no evidence"}
 """Faults after which nothing has to be done again."""
 
 DEADLY = {"kill": 0.006, "kill before commit": 0.03, "kill after commit": 0.03, "kill in recovery": 0.2}

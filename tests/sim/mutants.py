@@ -22,6 +22,7 @@ from typing import Any
 
 from .link.mutants import LINK_MUTANTS
 from .mutation import Mutant, mutate
+from .shard_mutants import SHARD_MUTANTS
 
 ROOT = Path(__file__).parent.parent.parent
 CAUGHT = Path(__file__).parent / "caught.json"
@@ -88,9 +89,9 @@ MUTANTS = [
     ),
     Mutant(
         "coming up is not gone through again",
-        "backstay.engine.recovery:Recovery._try_to_take_over",
-        "not self._up and self._engine.down is None",
-        "False",
+        "backstay.engine.recovery:Recovery._needs_probe",
+        "engine.down is not None or (engine.holder and bool(self._unread))",
+        "engine.down is not None",
     ),
     Mutant("sends overtake each other", "backstay.engine.outbox:Outbox.dispatch", "len(queue) == 1", "True"),
     Mutant(
@@ -133,7 +134,7 @@ MUTANTS = [
     ),
     Mutant(
         "stopping spins",
-        "backstay.engine.engine:Engine.drain",
+        "backstay.engine.engine:Engine._end_of_batch",
         "self._uncommitted.call_at_end(ended)",
         "self.world.soon(lambda: ended.set_result(None))",
     ),
@@ -181,14 +182,14 @@ MUTANTS = [
     Mutant(
         "the sweep finds no suspects",
         "backstay.engine.sweep:Sweep.sweep",
-        "suspects, after = await engine.store.mismatched(self._suspects_from, PAGE)",
+        "suspects, after = await engine.store.mismatched(self._suspects_from, PAGE, shards=shards)",
         "suspects, after = [], None",
     ),
     Mutant(
         "sends are not picked up after a crash",
         "backstay.engine.recovery:Recovery._come_up",
-        "(self._recover, engine.outbox.pick_up, engine.timers.start)",
-        "(self._recover, engine.timers.start)",
+        "await engine.outbox.pick_up(some)",
+        "",
     ),
     Mutant(
         "signals to children are not asked after",
@@ -205,14 +206,14 @@ MUTANTS = [
     Mutant(
         "notices are not read",
         "backstay.engine.notices:Notices._take",
-        "keys = await engine.store.notices()",
+        "keys = await engine.store.notices(shards=engine.shards())",
         "keys = []",
     ),
     Mutant(
         "waking does not start",
         "backstay.engine.recovery:Recovery._come_up",
-        "(self._recover, engine.outbox.pick_up, engine.timers.start)",
-        "(self._recover, engine.outbox.pick_up)",
+        "await engine.timers.start()",
+        "",
     ),
     # a database that is far away: what was looked at is older than what is done about it
     Mutant(
@@ -394,7 +395,7 @@ MUTANTS = [
     ),
 ]
 
-MUTANTS += LINK_MUTANTS
+MUTANTS += SHARD_MUTANTS + LINK_MUTANTS
 
 
 SCRIPT = """

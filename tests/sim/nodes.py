@@ -1,8 +1,8 @@
-"""Nodes: a whole embedded Backstay each, over the one database. One holds the engine, the others are guests."""
+"""Nodes: a whole embedded Backstay each, over the one database. Each works for its shards, and is a guest for all others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
@@ -10,9 +10,11 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
 from backstay.sdk.embedded.app import AsyncBackstay
 from backstay.store import Applied, Ready, Store, Unavailable
+from backstay.store.ownership import Ownership
 
 from .disk import Seam
 from .programs import ACTIVITIES, BUILDS, HELPERS
+from .sharing import STEPS
 from .world import Life, NodeWorld
 
 if TYPE_CHECKING:
@@ -92,11 +94,23 @@ class Troubled(Seam):
         if self._node.opening:
             self._node.life.survives("kill in recovery")
         engine = getattr(self._node.app, "engine", None)
-        coming_up = engine is not None and engine.holder and not self._node.app.recovery._up
+        coming_up = engine is not None and engine.holder and not self._node.app.recovery.up
         if coming_up and not self._node.opening and (sim.interrupts_takeover() or faults.fires("recovery error")):
             raise Unavailable("the disk reports an error while a node takes over")
         if faults.fires("read error"):
             raise Unavailable("the disk reports an error on reading")
+
+    def looked(self, store: Any, found: Ownership) -> Ownership:
+        return self._node.sim.sharing.looked(found)
+
+    def hands_over(self, store: Any) -> None:
+        self._node.dies_at("row")
+        if not self._node.life.alive:
+            raise Unavailable("its process is dead")
+
+    def handed_over(self, store: Any, given: list[int]) -> None:
+        self._node.sim.auditor.ownership.handed_over(store.row, given)
+        self._node.dies_at("given")
 
     def misses(self) -> bool:
         return self._node.sim.deaf or self._faults.fires("missed notice")
@@ -132,6 +146,7 @@ class Node:
         self.name = f"n{place}.{generation}{build}"
         self.build = build
         self.opening = True
+        self._dies_at: str | None = None  # the step of a hand-over in which it dies
         self.life = Life(sim.faults, self._died)
         skew = sim.ahead
         if sim.faults.fires("clock"):
@@ -162,7 +177,34 @@ class Node:
             return
         self.opening = False
         self.sim.auditor.watch_refusals(self.app.engine)
-        self.sim.log(f"{self.name} is up{' and holds the engine' if self.app.engine.holder else ''}")
+        self._watch_hand_over()
+        self.sim.log(f"{self.name} is up with {sum(self.app.engine.owned)} shards")
+
+    @property
+    def shards(self) -> Any:
+        return self.app.recovery._shards
+
+    def _watch_hand_over(self) -> None:
+        faults, shards, leases = self.sim.faults, self.shards, self.shards._leases
+        give, give_ends = shards._give, leases.give_ends
+
+        async def interrupted_give(given: Sequence[int], to: int | None) -> None:
+            if faults.fires("hand-over interrupted"):
+                self._dies_at = faults.dice("hand-over interrupted").choice(STEPS)
+            self.dies_at("begin")
+            self.world.soon(lambda: self.dies_at("lost"))
+            await give(given, to)
+
+        async def interrupted_ends(given: Collection[int]) -> bool:
+            self.dies_at("ends")
+            return await give_ends(given)
+
+        shards._give, leases.give_ends = interrupted_give, interrupted_ends
+
+    def dies_at(self, step: str) -> None:
+        if self._dies_at == step:
+            self._dies_at = None
+            self.life.die(f"hand-over interrupted at {step!r}")
 
     def stop(self) -> None:
         """An orderly end."""

@@ -155,6 +155,7 @@ class Rows:
             del self._sim.disk.sends[send.key]
             self._sim.log(f"a {send.kind} to {send.workflow_id} is lost")
             self._sim.auditor.schedules.lost.add(send.workflow_id)
+            self._sim.auditor.ownership.lost(send)
             if send.kind == "SignalFromParent":
                 self._signals[send.workflow_id] = send.sender, self._sim.disk.workflows[send.sender].run or 0
             self.forgotten = self._sim.faults.dice("send lost").random() < 0.7

@@ -279,7 +279,8 @@ class ScheduleLaws:
             self._must(first == life.expected, "a moment comes once", (about, first, life.expected))
         if sim.calm_at is not None and punctual and not sim.deaf and life.due:
             late = sim.true_time() - max(life.due, sim.calm_at + 60 * SECOND)
-            self._must(late < 10 * SECOND, "I8 what is due comes in time", (about, late / SECOND))
+            patience = (10 if sim.sharing.evidence else 20) * SECOND
+            self._must(late < patience, "I8 what is due comes in time", (about, late / SECOND))
         life.expected = moment + life.every
 
     def _triggered(self, life: Life, event: Any, about: str) -> None:

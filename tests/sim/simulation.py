@@ -14,7 +14,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from backstay.engine import notices, recovery
+from backstay.engine import notices, shards, stealing
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.schedule import firing
 from backstay.kernel.machine import Machine
@@ -33,8 +33,10 @@ from .distant import DistantStore, is_far
 from .faults import NODES, Faults
 from .files import Files, FileStore
 from .nodes import Node
+from .ownership_laws import SETTLED
 from .rows import Rows
 from .schedules import SHARE, Planner
+from .sharing import Sharing, shards_of
 from .views import check_all_stored, check_summaries
 from .virtual import EPOCH, Standstill, VirtualLoop
 from .workers import Worker
@@ -74,6 +76,7 @@ class Simulation:
         far: bool | None = None,
         often: Iterable[str] = (),
         views: bool = False,
+        shards: int | None = None,
     ) -> None:
         """`often`: faults that this run is to have many of. `views`: nodes store views, as they do by default elsewhere; here
         only if asked for, since their alarms would move those of all seeds that are remembered."""
@@ -92,13 +95,16 @@ class Simulation:
         self.operations = 0
         self.successes: Counter[str] = Counter()
         self.features: set[str] = set()
-        self.disk = Disk()
+        self.disk = Disk(shards_of(seed) if shards is None else shards)
         self.files = Files(self) if store == "sqlite" else None
         # Files are near. Where else the database is, is part of the seed, unless somebody says it.
         elsewhere = (is_far(seed) if far is None else far) and not views
         self.far = elsewhere and self.files is None and FAR in self.faults.on
         self.auditor = self._auditor()
         self.disk.witness = self.auditor.committed
+        self.disk.author = self.auditor.ownership.authored
+        self.sharing = Sharing(self)
+        self.sticky = Random(f"{seed}:balancer").random() < 0.5  # everybody talks to one node, or to any one each time
         if not self.far:
             # Far away, two tries of a request may look for its record before either has left one: the database is the judge
             # then, and the second is answered by the record of the first (see `Wire`).
@@ -192,7 +198,8 @@ class Simulation:
         pause = 0.1 if self.faults.calm else self.random.choice([0.01, 0.5, 5, 30])
         if self._interrupts:
             pause = 10  # a guest is faster
-        self.loop.call_later(pause, lambda: self._open(node.place))
+        if node.place < self.places:
+            self.loop.call_later(pause, lambda: self.open(node.place))
 
     def worker_died(self, worker: AwayWorker) -> None:
         if self._over:
@@ -249,7 +256,7 @@ class Simulation:
             different = self.files.compare()
             self.auditor.must(different is None, "I14 the file agrees with the model", different)
 
-    def _open(self, place: int) -> None:
+    def open(self, place: int) -> None:
         if self._over:
             return
         self._generation += 1
@@ -284,6 +291,7 @@ class Simulation:
         if self.random.random() < 0.01 and self.faults.fires("rolling restart"):
             self._roll(list(range(self.places)))
         self.rows.disturb()
+        self.sharing.disturb()
 
     def _roll(self, places: list[int]) -> None:
         """One node after the other is stopped in good order and comes back with the newer build, while the rest goes on."""
@@ -338,7 +346,7 @@ class Simulation:
 
     async def _story(self) -> None:
         for place in range(self.places):
-            self._open(place)
+            self.open(place)
         self._disturb()
         for number in range(2):
             task = self.loop.create_task(Worker(self, number).live())
@@ -352,6 +360,7 @@ class Simulation:
         await asyncio.gather(*(client.live() for client in (*self._clients, *others)))
         self.log("calm")
         self.faults.calm = True
+        self.sharing.calm()
         if (
             self.stays and not self.faults.on <= self.kinds.gentle
         ):  # leases and timeouts end with it, and work is done again
@@ -371,6 +380,9 @@ class Simulation:
         await self._detected()
         if not self.stays:
             await self._deliver()
+        if not self.violations:
+            await asyncio.sleep(4 * SETTLED if self.far else SETTLED)
+            self.auditor.ownership.settled()
         await self._all_end()
         if self.views:
             await asyncio.sleep(700)  # one pass of the background job, however rarely it looks by now
@@ -394,14 +406,16 @@ class Simulation:
             and "recovery error" in self.faults.on
             and Random(f"{self.seed}:takeover").random() < 0.6
         ):
-            for node in [node for node in self.nodes if node.serving and node.app.engine.holder]:
+            holders = [node for node in self.nodes if node.serving and node.app.engine.holder]
+            if holders:
                 self._interrupts = True
-                node.life.die("dies when all is calm")
+                holders[0].life.die("dies when all is calm")
 
     async def _stay(self) -> None:
         """Nobody is replaced yet: whoever came through the faults half-broken shows it now."""
         self._last_takeover()
         await self._deliver()
+        self.auditor.ownership.settled()
         for _ in range(12):
             await asyncio.sleep(100)
             self.auditor.nothing_waits(patience=50, kind="workflow")
@@ -543,8 +557,9 @@ def _world(sim: Simulation) -> Iterator[None]:
     level, propagate, handlers = logger.level, logger.propagate, logger.handlers
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)
-    kept = notices.NOTICE, recovery.TAKE_OVER, slow_code.SLOW, firing.ROLL_OVER
-    notices.NOTICE, recovery.TAKE_OVER = 5 * SECOND, 4 * SECOND  # type: ignore[misc]
+    kept = notices.NOTICE, shards.LOOK, stealing.EVERY, slow_code.SLOW, firing.ROLL_OVER
+    # Seldom enough for months to pass in a moment.
+    notices.NOTICE, shards.LOOK, stealing.EVERY = 5 * SECOND, 2 * SECOND, 5 * SECOND  # type: ignore[misc]
     slow_code.SLOW = math.inf
     firing.ROLL_OVER = 30  # type: ignore[misc]
     programs.ledger.__init__()  # type: ignore[misc]
@@ -554,7 +569,7 @@ def _world(sim: Simulation) -> Iterator[None]:
     try:
         yield
     finally:
-        notices.NOTICE, recovery.TAKE_OVER, slow_code.SLOW, firing.ROLL_OVER = kept  # type: ignore[misc]
+        notices.NOTICE, shards.LOOK, stealing.EVERY, slow_code.SLOW, firing.ROLL_OVER = kept  # type: ignore[misc]
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
 

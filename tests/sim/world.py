@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import suppress
+from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
 from random import Random
 from typing import Any, TypeVar
@@ -31,6 +32,9 @@ class Life:
 
     def __init__(self, faults: Faults, died: Callable[[str], None]) -> None:
         self.alive = True
+        self.paused = False
+        self.pauses = 0  # how often it stood still, or went on
+        self._held: list[Callable[[], None]] = []  # what it does when it goes on
         self._faults = faults
         self._died = died
 
@@ -38,6 +42,21 @@ class Life:
         if self.alive:
             self.alive = False
             self._died(why)
+
+    def pause(self) -> None:
+        """It stands still, and others go on: its machine sleeps, or somebody has stopped its process."""
+        self.paused = True
+        self.pauses += 1
+
+    def hold(self, call: Callable[[], None]) -> None:
+        self._held.append(call)
+
+    def go_on(self) -> None:
+        self.paused = False
+        self.pauses += 1
+        held, self._held = self._held, []
+        for call in held:
+            call()
 
     def survives(self, fault: str) -> bool:
         """Whether the node lives past a point at which this fault may end it."""
@@ -67,13 +86,6 @@ class NodeWorld(VirtualWorld):
         self._epoch += step
         return step
 
-    def _mortal(self, call: Callable[[], None]) -> Callable[[], None]:
-        def made() -> None:
-            if self.life.survives("kill"):
-                call()
-
-        return made
-
     def soon(self, call: Callable[[], None]) -> None:
         self.later(0, call)
 
@@ -86,9 +98,12 @@ class NodeWorld(VirtualWorld):
     def later(self, seconds: float, call: Callable[[], None]) -> Alarm:
         if not self.life.alive:
             return _NEVER
+        alarm = _Alarm(self, call)
         if seconds <= 0:
-            return self._virtual.call_soon(self._mortal(call))
-        return self._virtual.call_later(seconds, self._mortal(call))
+            alarm.handle = self._virtual.call_soon(alarm.ring)
+        else:
+            alarm.handle = self._virtual.call_later(seconds, alarm.ring)
+        return alarm
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         if not self.life.alive:
@@ -115,6 +130,33 @@ class NodeWorld(VirtualWorld):
 
     def pool(self, size: int, name: str) -> SimPool:
         return SimPool(self, name, self.faults)
+
+
+class _Alarm:
+    """A call that is made only if its node lives, and not while it stands still."""
+
+    __slots__ = ("_call", "_world", "handle")
+
+    def __init__(self, world: NodeWorld, call: Callable[[], None]) -> None:
+        self._world = world
+        self._call: Callable[[], None] | None = call
+        self.handle: Any = None
+
+    def cancel(self) -> None:
+        self._call = None
+        self.handle.cancel()
+
+    def ring(self) -> None:
+        life = self._world.life
+        if self._call is None:
+            return
+        if life.paused:
+            life.hold(self._ring_soon)
+        elif life.survives("kill"):
+            self._call()
+
+    def _ring_soon(self) -> None:
+        self.handle = self._world.loop.call_soon(self.ring)
 
 
 class _Never:
@@ -152,10 +194,26 @@ def _driven(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, An
             finally:
                 with suppress(BaseException):
                     work.close()
+        if life.paused:
+            goes_on = loop.create_future()
+            life.hold(partial(_set, goes_on))
+            try:
+                yield from goes_on
+            except GeneratorExit:
+                with suppress(BaseException):
+                    work.close()
+                raise
+            except BaseException as error:  # it is cancelled when it goes on
+                thrown = error
+            continue
         try:
             waits = work.send(None) if thrown is None else work.throw(thrown)
         except StopIteration as end:
             return end.value
+        except Exception:
+            if life.alive:
+                raise
+            continue  # of one who is dead nobody hears
         try:
             yield waits
             thrown = None
@@ -165,6 +223,11 @@ def _driven(life: Life, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, An
             raise
         except BaseException as error:
             thrown = error
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 class SimPool:

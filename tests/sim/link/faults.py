@@ -25,7 +25,7 @@ CHANCES: dict[str, float] = {
     "kill after commit": 0.004,
     "stop server": 0.3,  # it stands still for a while, like with SIGSTOP
     "restart server": 0.4,  # in good order
-    "lock lost": 0.4,  # where there are two: its session at the database ends, and the other becomes the engine
+    "falsely dead": 0.4,  # where there are two: the other takes it for dead
     # workers
     "kill worker": 0.0006,
     "kill in activity": 0.01,

@@ -11,7 +11,7 @@ from backstay.server.app import App
 from backstay.server.serve import HttpServer
 from backstay.server.server import Server
 from backstay.server.settings import Settings
-from backstay.store import Applied, Unavailable, as_ready
+from backstay.store import Unavailable
 
 from ..disk import MemoryStore
 from ..nodes import Troubled
@@ -48,33 +48,6 @@ class ServerWorld(VirtualWorld):
         return self.loop.call_later(seconds, call)
 
 
-class SessionStore(MemoryStore):
-    """The engine's lock belongs to the session that writes, as on a database server: who has lost it writes nothing more."""
-
-    lost = False
-
-    def lose_lock(self) -> None:
-        if self.disk.holder is self:
-            self.disk.holder = None
-            self.lost = True
-
-    def write(self, decisions: Any, broken: frozenset[int] = frozenset()) -> Applied:
-        return Applied(down=Unavailable("the session is gone")) if self.lost else super().write(decisions, broken)
-
-    @as_ready
-    def changed(self) -> bool:
-        if self.lost:
-            raise Unavailable("the session is gone")
-        return super().changed().value
-
-    @as_ready
-    def probe(self) -> Unavailable | None:
-        error = super().probe().value
-        if error is None:
-            self.lost = False
-        return error
-
-
 class _Socket:
     """What a process listens on."""
 
@@ -109,7 +82,7 @@ class ServerProcess:
 
     @property
     def holds(self) -> bool:
-        """Whether it is the engine, as far as it knows."""
+        """Whether it owns anything, as far as it knows."""
         return self.serving and self.app.engine.holder and self.app.engine.down is None
 
     async def _live(self) -> None:
@@ -121,7 +94,7 @@ class ServerProcess:
                     self._came_up()
                 await http_server.listen([_Socket()])  # type: ignore[list-item]
                 self.opening = False
-                self.sim.log(f"{self.name} is up{' and holds the engine' if server.engine.holder else ''}")
+                self.sim.log(f"{self.name} is up with {sum(server.engine.owned)} shards")
                 await self._told
                 http_server.drain()
                 if server.recovery.up:
@@ -135,8 +108,8 @@ class ServerProcess:
     def _came_up(self) -> None:
         self.sim.laws.came_up(self.world.now())
 
-    def connect(self, kinds: Any) -> SessionStore:
-        return SessionStore(self.sim.disk, kinds, self._seam)
+    def connect(self, kinds: Any) -> MemoryStore:
+        return MemoryStore(self.sim.disk, kinds, self._seam)
 
     def stop(self) -> None:
         """Like SIGTERM."""
@@ -145,10 +118,8 @@ class ServerProcess:
             self.opening = True
             self._told.set_result(None)
 
-    def lose_lock(self) -> None:
-        if self.holds:
-            self.sim.log(f"{self.name} has lost its session and the lock")
-            self.app.store.lose_lock()  # type: ignore[attr-defined]
+    def dies_at(self, step: str) -> None:
+        """No hand-over is interrupted here."""
 
     def _died(self, why: str) -> None:
         self.sim.log(f"{self.name} dies: {why}")

@@ -13,10 +13,11 @@ from typing import Any
 
 from backstay.kernel.limits import Limits as Sizes
 from backstay.kernel.machine import Machine
+from backstay.link import http
 from backstay.protocol.requests import Request
 from backstay.sdk import errors
 from backstay.sdk.author import group
-from backstay.sdk.remote import host, http, report_queue, transport, worker_link
+from backstay.sdk.remote import host, report_queue, transport, worker_link
 from backstay.server import connections
 from backstay.server import server as serving
 from backstay.store import Ready
@@ -104,7 +105,7 @@ class LinkSimulation(Simulation):
         super().died(node)
         self.graveyard.append(node.loop)
 
-    def _open(self, place: int) -> None:
+    def open(self, place: int) -> None:
         if not self._over:
             self._generation += 1
             self.nodes.append(ServerProcess(self, place, self._generation))  # type: ignore[arg-type]
@@ -156,8 +157,8 @@ class LinkSimulation(Simulation):
                 self._stop_for_a_while(server.loop)
             elif self._hit("restart server"):
                 server.stop()
-            if self.places > 1 and self._hit("lock lost"):
-                server.lose_lock()
+            if self.places > 1 and self._hit("falsely dead"):
+                self.sharing.fence(server)
         for worker in list(self.workers):
             if worker.loop.stopped or not worker.open:
                 continue
@@ -187,7 +188,7 @@ class LinkSimulation(Simulation):
 
     async def _story(self) -> None:
         for place in range(self.places):
-            self._open(place)
+            self.open(place)
         for number in range(self.random.choice([1, 2, 2, 3])):
             self._hire(number)
         self._disturb()

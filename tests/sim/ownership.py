@@ -1,0 +1,187 @@
+"""Who owns what, on the simulated disk: a row for every process that writes, one for every shard, and the verbs that change them.
+
+All verbs are atomic, as a statement is that locks the row of its process first and rows of shards then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from backstay.kernel.decision import Decision
+from backstay.kernel.values import KEY_BITS, KEY_EPOCH, Micros
+from backstay.store import Deposed, Unavailable, as_ready
+from backstay.store.ownership import SHARDS, SILENT, NodeFacts, NodeRow, Ownership, ShardRow
+
+if TYPE_CHECKING:
+    from .disk import Disk, Seam
+
+
+class WriterRow:
+    """A process that writes. `facts` None: it has not said anything about itself, so it is no node."""
+
+    def __init__(self, id: int, heard: Micros) -> None:
+        self.id = id
+        self.fenced = False
+        self.clock: Micros = 0  # no key that it has committed is later
+        self.heard = heard  # by the clock of the database
+        self.session = True  # whether the session in which it writes is there
+        self.facts: NodeFacts | None = None
+
+
+class StoredShard:
+    def __init__(self) -> None:
+        self.owner: int | None = None
+        self.term = 0
+        self.clock: Micros = 0  # no key of an earlier owner is later
+
+    def seen(self) -> ShardRow:
+        return ShardRow(self.owner, self.term, self.clock)
+
+
+class OwnershipRows:
+    """The tables. `clock` is the database's. `evidence` says what a look finds out about a session; None: nobody knows."""
+
+    def __init__(self, shards: int = SHARDS) -> None:
+        self.clock: Callable[[], Micros] = lambda: 0
+        self.evidence: Callable[[WriterRow], bool | None] = lambda row: row.session
+        self.writers: dict[int, WriterRow] = {}
+        self.shards = [StoredShard() for _ in range(shards)]
+        self._ids = 0
+
+    def enrol(self) -> WriterRow:
+        self._ids += 1
+        row = self.writers[self._ids] = WriterRow(self._ids, self.clock())
+        return row
+
+    def resign(self, row: WriterRow) -> None:
+        """Its process closes the database. Who has left shards behind is found dead by the others."""
+        row.session = False
+        if not self.of(row.id):
+            self.writers.pop(row.id, None)
+
+    def owner(self, shard: int) -> WriterRow | None:
+        """Who owns a shard; None: it is free."""
+        row = self.writers.get(self.shards[shard].owner or 0)
+        return None if row is None or row.fenced else row
+
+    def of(self, writer: int) -> list[int]:
+        return [number for number, shard in enumerate(self.shards) if shard.owner == writer]
+
+    def give(self, shard: int, to: int | None, clock: Micros) -> None:
+        row = self.shards[shard]
+        row.owner = to
+        row.term += 1
+        row.clock = max(row.clock, clock)
+
+    def silent(self, row: WriterRow) -> Micros:
+        """Who was heard in the future was heard before the clock was set back, and not since."""
+        return abs(self.clock() - row.heard)
+
+    def is_dead(self, row: WriterRow, gone: bool) -> bool:
+        return self.silent(row) >= SILENT or (gone and self.evidence(row) is False)
+
+    def fence(self, row: WriterRow) -> None:
+        row.fenced = True
+        for shard in self.of(row.id):
+            self.give(shard, None, row.clock)
+
+
+class OwnershipStore:
+    """One process's handle on these rows."""
+
+    disk: Disk
+    _seam: Seam
+    _down: bool
+    exclusive = False
+
+    def enrol(self) -> None:
+        self.shards = len(self.disk.ownership.shards)
+        self.owned = bytearray(self.shards)
+        self.row = self.disk.ownership.enrol()
+
+    def reconnect(self) -> None:
+        """Who was fenced begins again as another; who was not is who it was."""
+        if self.row.fenced:
+            self.row = self.disk.ownership.enrol()
+        self.row.session = True
+
+    def heard(self, decisions: Sequence[Decision]) -> None:
+        """A batch shows that its process is alive, and how far its clock is."""
+        row = self.row
+        row.heard = self.disk.ownership.clock()
+        for decision in decisions:
+            minted = [run.key for is_new, run in decision.runs if is_new] + [send.key for send in decision.sends]
+            row.clock = max([row.clock, *((key >> KEY_BITS) + KEY_EPOCH for key in minted)])
+
+    def deposed(self) -> Unavailable | None:
+        return Deposed("this process was taken for dead") if self.row.fenced else None
+
+    def _needs_session(self) -> None:
+        if self._down:
+            raise Unavailable("the connection is lost")
+
+    @as_ready
+    def look(self) -> Ownership:
+        self._seam.read(self)
+        rows = self.disk.ownership
+        owners = {shard.owner for shard in rows.shards}
+        nodes = [
+            NodeRow(row.id, row.facts or NodeFacts(), rows.silent(row), rows.evidence(row))
+            for row in rows.writers.values()
+            if not row.fenced and (row.facts is not None or row.id in owners)
+        ]
+        return self._seam.looked(self, Ownership(self.row.id, [shard.seen() for shard in rows.shards], nodes))
+
+    @as_ready
+    def mark(self, facts: NodeFacts, now: Micros) -> bool:
+        self._needs_session()
+        row = self.row
+        if row.fenced:
+            return False
+        row.facts, row.heard, row.clock = facts, self.disk.ownership.clock(), max(row.clock, now)
+        return True
+
+    @as_ready
+    def claim(self, shards: Sequence[int]) -> dict[int, ShardRow]:
+        self._needs_session()
+        rows = self.disk.ownership
+        if self.row.fenced:
+            return {}
+        free = [shard for shard in shards if rows.owner(shard) is None]
+        for shard in free:
+            rows.give(shard, self.row.id, 0)
+        return {shard: rows.shards[shard].seen() for shard in free}
+
+    @as_ready
+    def depose(self, node: int, *, gone: bool = False) -> bool:
+        self._needs_session()
+        rows = self.disk.ownership
+        row = rows.writers.get(node)
+        if self.row.fenced or row is None or row.fenced or not rows.is_dead(row, gone):
+            return False
+        rows.fence(row)
+        self._seam.deposed(self, row)
+        return True
+
+    @as_ready
+    def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> list[int]:
+        self._needs_session()
+        self._seam.hands_over(self)
+        rows, row = self.disk.ownership, self.row
+        if row.fenced:
+            return []
+        row.clock = max(row.clock, now)
+        heir = rows.writers.get(to or 0)
+        given = [shard for shard in shards if rows.shards[shard].owner == row.id]
+        for shard in given:
+            rows.give(shard, None if heir is None or heir.fenced else heir.id, row.clock)
+        self._seam.handed_over(self, given)
+        return given
+
+    @as_ready
+    def has_engine(self) -> bool:
+        rows = self.disk.ownership
+        owners = [rows.owner(shard) for shard in range(len(rows.shards))]
+        alive = any(row is not None and not rows.is_dead(row, gone=True) for row in owners)
+        return alive or self.disk.holder is not None

@@ -1,0 +1,114 @@
+"""Laws of many nodes: who commits what, who owns what in the end, and in which order sends are made and taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from backstay.kernel.decision import Decision
+from backstay.kernel.values import KEY_BITS
+
+if TYPE_CHECKING:
+    from .ownership import WriterRow
+    from .simulation import Simulation
+
+SETTLED = 25.0
+"""Seconds of calm within which every shard has an owner: here everybody looks every two seconds only."""
+
+Pair = tuple[int, str, str]
+
+
+class OwnershipLaws:
+    def __init__(self, sim: Simulation, must: Callable[[bool, str, object], None]) -> None:
+        self._sim = sim
+        self._must = must
+        self._endless: set[tuple[str, int]] = set()  # leases without an end: the task, and its attempt
+        self._last: dict[int, int] = {}  # the newest send of each sender
+        self._made: dict[Pair, list[int]] = {}  # sends from one to another, in the order made
+        self._pairs: dict[int, Pair] = {}
+        self._lost: set[Pair] = set()
+        self._excused: set[int] = set()  # senders for whom a guest with another clock has sent something
+
+    # -- after every commit
+
+    def authored(self, decision: Decision, writer: int, told: bool) -> None:
+        self._sent(decision, told)
+        rows = self._sim.disk.ownership
+        author, key = rows.writers.get(writer), decision.instance.key
+        if author is None:
+            return  # a model of a file
+        shard = key & (len(rows.shards) - 1)
+        owner = rows.owner(shard)
+        about = (decision.instance.workflow_id, f"shard {shard}", f"by {writer}", owner and owner.id)
+        self._must(told or owner is author, "S1 who commits without a notice owns the shard", about)
+        self._must(not author.fenced, "S2 nobody who is fenced commits", about)
+        for change in decision.tasks:
+            task = change.task
+            if task is None or task.state != "leased" or task.until is not None:
+                self._endless = {lease for lease in self._endless if lease[0] != change.task_id}
+            elif (task.id, task.attempt) not in self._endless:
+                self._endless.add((task.id, task.attempt))
+                holds = owner is author or key in self._sim.sabotaged
+                self._must(holds, "S4 who gives a lease without an end owns the shard", (*about, task.id))
+
+    def _sent(self, decision: Decision, told: bool) -> None:
+        """Who owns the sender mints keys behind those of all owners before it, by whichever clock; a guest only if clocks agree."""
+        sends = self._sim.disk.sends
+        for send in decision.sends:
+            pair = self._pairs[send.key] = (send.sender, send.namespace, send.workflow_id)
+            self._made.setdefault(pair, []).append(send.key)
+            if told and self._clocks_differ():
+                self._excused.add(send.sender)
+                continue
+            before = self._last.get(send.sender, 0)
+            self._must(send.key > before, "S12 keys grow for each sender", (send.sender, before, send.key))
+            self._last[send.sender] = send.key
+        for key in decision.taken_sends:
+            pair = self._pairs.get(key, (0, "", ""))
+            made = self._made.get(pair, [])
+            if key in made and pair not in self._lost and pair[0] not in self._excused:
+                earlier = [other for other in made[: made.index(key)] if other in sends]
+                about = (key, earlier, [other >> KEY_BITS for other in made])
+                self._must(not earlier, "S7 sends of one pair are taken in the order made", about)
+
+    def lost(self, send: Any) -> None:
+        """What is made again comes after what was sent meanwhile."""
+        self._lost.add((send.sender, send.namespace, send.workflow_id))
+
+    def _clocks_differ(self) -> bool:
+        fired = self._sim.faults.fired
+        return fired["clock"] + fired["clock step"] > 0
+
+    def handed_over(self, row: WriterRow, given: list[int]) -> None:
+        """Nobody works under a lease without an end any more that is of a shard just given away."""
+        node = next((node for node in self._sim.nodes if getattr(node.app.store, "row", None) is row), None)
+        if node is None:
+            return
+        within = self._sim.disk.within(given)
+        held = node.app.engine.held_tasks()
+        left = [
+            task.id
+            for task in self._sim.disk.all_tasks()
+            if within(task.workflow) and task.state == "leased" and task.until is None and task.id in held
+        ]
+        sabotaged = any(within(key) for key in self._sim.sabotaged)
+        self._must(sabotaged or not left, "S4 a lease without an end is its shard owner's", (node.name, left))
+
+    # -- in calm
+
+    def settled(self) -> None:
+        """Every shard has an owner that lives, and nobody has too many."""
+        sim = self._sim
+        rows = sim.disk.ownership
+        nodes = {node.app.store.row.id: node for node in sim.nodes if node.serving}  # type: ignore[attr-defined]
+        owners = [row and row.id for row in (rows.owner(shard) for shard in range(len(rows.shards)))]
+        free = [shard for shard, owner in enumerate(owners) if owner not in nodes]
+        self._must(not free, "S3 in calm every shard has an owner", (free, owners, sorted(nodes)))
+        share = -(-len(owners) // max(1, len(nodes)))
+        counts = {node.name: owners.count(id) for id, node in nodes.items()}
+        self._must(max(counts.values(), default=0) <= share + 1, "S3 in calm nobody owns too much", (share, counts))
+        for id, node in nodes.items():
+            if sim.far:
+                continue  # it may be about to learn
+            own = [shard for shard, owned in enumerate(node.app.engine.owned) if owned]
+            self._must(own == rows.of(id), "S3 in calm everybody knows what it owns", (node.name, own, rows.of(id)))

@@ -1,0 +1,175 @@
+"""Deliberate bugs in how nodes share the work."""
+
+from __future__ import annotations
+
+from .mutation import Mutant
+
+SHARD_MUTANTS = [
+    # handing over
+    Mutant(
+        "owned is cleared after the row",
+        "backstay.engine.shards:Shards._give",
+        "self._lose(shards)",
+        "",
+        also=(
+            "backstay.engine.shards:Shards._give",
+            "row = self._rows[shard]",
+            "self._lose([shard])\nrow = self._rows[shard]",
+        ),
+        often=("storm",),
+    ),
+    Mutant(
+        "what was decided is not waited for",
+        "backstay.engine.shards:Shards._give",
+        "await engine.settle()",
+        "",
+        often=("storm", "slow commit"),
+    ),
+    Mutant(
+        "no lease gets an end on leaving",
+        "backstay.engine.guest_leases:GuestLeases.give_ends",
+        "renewals.append(self._renew(task))",
+        "",
+        often=("storm",),
+    ),
+    Mutant(
+        "the ends of leases are not waited for",
+        "backstay.engine.guest_leases:GuestLeases.give_ends",
+        "all([await renewal for renewal in renewals])",
+        "True",
+        often=("storm", "slow commit"),
+        far=True,
+    ),
+    Mutant(
+        "a shard that is being handed over is taken back",
+        "backstay.engine.shards:Shards._follow",
+        "mine - self._giving",
+        "mine",
+        often=("storm", "store down"),
+        far=True,
+    ),
+    Mutant(
+        "a lost shard stays in memory",
+        "backstay.engine.engine:Engine.lose",
+        "self.discard_cached(entry)",
+        "",
+        often=("storm",),
+    ),
+    Mutant(
+        "the timers of a lost shard ring",
+        "backstay.engine.engine:Engine.lose",
+        "self.timers.forget(is_lost)",
+        "",
+        often=("storm",),
+    ),
+    # claiming
+    Mutant(
+        "nothing is read of a shard that was gained",
+        "backstay.engine.recovery:Recovery._gained",
+        "self._unread |= frozenset(shards)",
+        "",
+    ),
+    Mutant(
+        "the floor of keys is left out",
+        "backstay.engine.shards:Shards._gain",
+        "self._world.ids.after(max(self._rows[shard].clock for shard in gained))",
+        "",
+        often=("storm", "clock"),
+    ),
+    Mutant(
+        "everybody may have everything",
+        "backstay.engine.shards:Shards._share_of",
+        "-(-shards * facts.weight // (facts.weight + others))",
+        "shards",
+    ),
+    Mutant(
+        "nobody is given what is too much",
+        "backstay.engine.shards:Shards.look",
+        "await self._balance(owned - share)",
+        "",
+    ),
+    # the dead, and those who were taken for dead
+    Mutant(
+        "the dead keep their shards",
+        "backstay.engine.shards:Shards._depose_the_dead",
+        "without or node.silent >= SILENT",
+        "False",
+    ),
+    Mutant(
+        "who is silent is never dead",
+        "backstay.engine.shards:Shards._depose_the_dead",
+        "without or node.silent >= SILENT",
+        "without",
+        often=("no evidence",),
+    ),
+    Mutant(
+        "who is fenced and writes nothing never begins again",
+        "backstay.engine.shards:Shards._mark",
+        "self._engine.on_unavailable(Deposed('another process has taken this one for dead'))",
+        "",
+        often=("falsely dead",),
+    ),
+    Mutant(
+        "who begins again keeps its shards",
+        "backstay.engine.recovery:Recovery._probe",
+        "await self._shards.check()",
+        "",
+        often=("falsely dead",),
+    ),
+    Mutant(
+        "what was read before an outage is decided in it",
+        "backstay.engine.loading:Loading._fold",
+        "error = self._engine.down",
+        "pass",
+        far=True,
+        often=("falsely dead", "read error"),
+    ),
+    # looks that are late
+    Mutant(
+        "a look is believed whenever it comes back",
+        "backstay.engine.shards:Shards.check",
+        "number < self._seen",
+        "False",
+        far=True,
+        often=("falsely dead", "store down", "storm"),
+    ),
+    Mutant(
+        "an older look outvotes what is known",
+        "backstay.engine.shards:Shards._follow",
+        "enumerate(self._rows)",
+        "enumerate(view.shards)",
+        often=("stale map", "storm"),
+    ),
+    # beside the owner
+    Mutant(
+        "what is stolen has no end",
+        "backstay.engine.engine:Engine._steal",
+        "replace(taker, until=until)",
+        "taker",
+    ),
+    Mutant(
+        "code beside the owner has no end",
+        "backstay.engine.inline:InlineCode._activated",
+        "None if self._engine.owns(entry.instance.key) else self._world.now() + LEASE",
+        "None",
+        often=("moved to thread",),
+    ),
+    Mutant(
+        "a worker is told to stop from memory",
+        "backstay.engine.refusals:is_refusal",
+        "isinstance(value, HeartbeatReply) and not value.can_continue",
+        "False",
+    ),
+    Mutant(
+        "notices of others are taken",
+        "backstay.engine.notices:Notices._take",
+        "engine.store.notices(shards=engine.shards())",
+        "engine.store.notices()",
+    ),
+    Mutant(
+        "sends of others are delivered",
+        "backstay.engine.outbox:Outbox.dispatch",
+        "send.key in self._under_way or self._stopped or not self._engine.owns(send.sender)",
+        "send.key in self._under_way or self._stopped",
+    ),
+]
