@@ -35,7 +35,7 @@ NOWHERE = "http://127.0.0.1:9"  # nothing listens at the port of `discard`
 
 
 class Two(NamedTuple):
-    """Two servers of one database. `there` owns every instance, as far as `front` knows."""
+    """Two servers of one database. `there` owns every instance, and `front` none."""
 
     front: Api
     there: Api
@@ -65,7 +65,7 @@ def owned_by(api: Api, *, term: int = 1, address: str | None = None) -> Owner:
 
 @asynccontextmanager
 async def two(store: str) -> AsyncIterator[Two]:
-    async with serving(store=store, still=False) as there, serving(store=store, still=False) as front:
+    async with serving(store=store, still=False) as there, serving(store=store, still=False, weight=0) as front:
         owner = owned_by(there)
         peers_of(front).owner_of = lambda partition: owner
         peers_of(there).owner_of = lambda partition: None
@@ -271,7 +271,7 @@ async def test_a_node_that_stops_ends_the_waits_that_it_handed_on(postgresql_url
 
 
 async def test_a_node_that_does_not_own_an_instance_names_the_owner(postgresql_url: str) -> None:
-    async with two(postgresql_url) as both, serving(store=postgresql_url, still=False) as former:
+    async with two(postgresql_url) as both, serving(store=postgresql_url, still=False, weight=0) as former:
         here, told = owned_by(former), owned_by(both.there, term=2)
         both.peers.owner_of = lambda partition: here
         peers_of(former).owner_of = lambda partition: told
@@ -288,7 +288,7 @@ async def test_a_node_that_does_not_own_an_instance_names_the_owner(postgresql_u
 
 
 async def test_nodes_that_name_each_other_do_not_keep_a_request(postgresql_url: str) -> None:
-    async with two(postgresql_url) as both, serving(store=postgresql_url, still=False) as other:
+    async with two(postgresql_url) as both, serving(store=postgresql_url, still=False, weight=0) as other:
         first, second, third = owned_by(other), owned_by(both.there, term=2), owned_by(other, term=3)
         both.peers.owner_of = lambda partition: first
         peers_of(other).owner_of = lambda partition: second
@@ -358,6 +358,7 @@ async def test_who_does_not_know_the_secret_is_no_node(postgresql_url: str, capl
 
         async def sent(path: str, **headers: str) -> httpx.Response:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
+            named[nodes.TO_HEADER] = str(server.node_id())
             return await both.there.http.post(path, json=body, headers=named)
 
         for path in (f"{nodes.PATH}signal-workflow", nodes.MANY):

@@ -162,6 +162,7 @@ class Server:
             sweep_rests=self.sweep_policy.rests,
             views=settings.views,
             certify=True,
+            guest=settings.weight == 0,
             links=self.links if is_server(path) else None,
         )
         self.engine = self.node.engine

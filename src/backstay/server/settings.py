@@ -50,6 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     store: str = "sqlite:backstay.db"
     advertise: str | None = None
+    weight: Annotated[int, Meta(ge=0, le=1000)] = 1
     server_id: str = "backstay"
     default_namespace: str = "default"
 

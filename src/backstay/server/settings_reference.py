@@ -25,6 +25,8 @@ SECTIONS = [
             "advertise": "the address, such as `http://10.0.0.7:8080`, by which other servers of the same database call this"
             " one; by default the address that it listens on, unless that is a wildcard such as `0.0.0.0`. Without one, or if"
             " it cannot be reached, they reach it through the database, which takes more work",
+            "weight": "the share of the workflows that this server works for, beside other servers of the same database, in"
+            " proportion to theirs; 0: it takes requests, and hands them to the others",
             "server_id": "the name that the server reports",
             "environment_name": "what pages call this server, for example `production`",
             "environment_colour": "the colour that pages give it: a name such as `red`, or `#rrggbb`",
