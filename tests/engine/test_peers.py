@@ -68,7 +68,9 @@ class At:
 
 async def test_every_request_is_about_a_partition_or_answered_here() -> None:
     async with memory() as app:
-        known: set[type[Any]] = set(app._engine_room.api._table)
+        api = app._engine_room.api
+        assert api is not None
+        known: set[type[Any]] = set(api._table)
     routed = set(module._PARTITION)
     assert routed == set(nodes.OF), "what is handed on can cross the wire"
     lists = {kind for kind in known if kind.__module__.endswith("run_lists")}

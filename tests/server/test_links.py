@@ -389,16 +389,16 @@ async def test_a_node_with_a_wrong_secret_does_without_links(postgresql_url: str
 async def test_a_send_is_delivered_to_the_owner_of_its_receiver_once(postgresql_url: str) -> None:
     async with two(postgresql_url) as both:
         ids = both.front.server.engine.world.ids
-        run = {"parent_run_id": ids.run_id(5), "child_call_id": "c"}
+        run_id = ids.run_id(5)
         parent = Parent(
             namespace="default",
             workflow_instance_id="p-1",
-            workflow_run_id=run["parent_run_id"],
+            workflow_run_id=run_id,
             sequence=1,
             child_call_id="c",
         )
         start = StartFromParent(workflow_type="order", run_id=ids.run_id(7), parent=parent, routing=Routing(queue="q"))
-        signal = SignalFromParent(signal_name="paid", request_id="r-1", **run)
+        signal = SignalFromParent(signal_name="paid", request_id="r-1", parent_run_id=run_id, child_call_id="c")
         for message in (start, start, signal, signal):
             send = Send(ids.key(5), ids.key(5), "default", "o-1", message)
             assert await both.peers.deliver(send) is True
