@@ -29,7 +29,7 @@ from .database import Database, Pooler, free_port
 from .program import Program, eventually
 
 EVERY_NODE_SERVES_WORKERS = False
-"""Not yet: workers are led to the node that says that it is ready, clients to every node that is healthy."""
+"""Not yet: every node has workers of its own, which talk to it alone. Else two workers talk to all nodes in turn."""
 
 HAS_LINKS = "advertise" in Settings.__struct_fields__
 """Whether nodes talk to each other, so that there is something to cut."""
@@ -111,6 +111,12 @@ class Node:
         return code
 
 
+class Worker(Program):
+    def __init__(self, *arguments: str) -> None:
+        self.arguments = arguments
+        super().__init__("cluster_worker", *arguments)
+
+
 class Cluster:
     """`pooler`: the mode of a pgbouncer between the nodes and the server; None: there is none."""
 
@@ -126,7 +132,7 @@ class Cluster:
         self.front = Balancer("/api/health")
         self.back = Balancer("/api/ready")
         self.nodes: list[Node] = []
-        self.workers: dict[str, Program] = {}
+        self.workers: dict[str, Worker] = {}
         self._count = count
 
     @property
@@ -145,8 +151,8 @@ class Cluster:
             if number == 0:
                 self.wait_ready()  # it makes the schema
         self.wait_ready()
-        for kind in ("ours", "published"):
-            self.start_worker(kind)
+        if EVERY_NODE_SERVES_WORKERS:
+            self._start_workers("all", self.front.url)
         eventually("both workers are known", lambda: len(self.ask("/workers?status=active")["workers"]) >= 2, 60)
 
     def end(self) -> None:
@@ -186,6 +192,8 @@ class Cluster:
         node = Node(name, self.store, self.directory, link, port)
         self.nodes.append(node)
         node.start()
+        if not EVERY_NODE_SERVES_WORKERS:
+            self._start_workers(name, node.url)
         self._tell()
         return node
 
@@ -193,6 +201,9 @@ class Cluster:
         """It ends by the front door and does not come back."""
         self.nodes.remove(node)
         node.terminate()
+        for kind in ("ours", "published"):
+            if worker := self.workers.pop(f"{kind} of {node.name}", None):
+                worker.clean_up()
         if node.link is not None:
             self.network(node.link.__aexit__())
         self._tell()
@@ -209,13 +220,15 @@ class Cluster:
         self._blow(f"continue {node.name}")
         node.go_on()
 
-    def kill_worker(self, kind: str) -> None:
-        self._blow(f"kill -9 the worker {kind}")
-        self.workers[kind].clean_up()
+    def restart_a_worker(self) -> None:
+        name = next(name for name in self.workers if name.startswith("ours"))
+        self._blow(f"kill -9 the worker {name}")
+        self.workers[name].clean_up()
+        self.workers[name] = Worker(*self.workers[name].arguments)
 
-    def start_worker(self, kind: str) -> None:
-        balancer = self.front if EVERY_NODE_SERVES_WORKERS else self.back
-        self.workers[kind] = Program("cluster_worker", kind, balancer.url, str(self.ledger))
+    def _start_workers(self, name: str, url: str) -> None:
+        for kind in ("ours", "published"):
+            self.workers[f"{kind} of {name}"] = Worker(kind, url, str(self.ledger))
 
     async def cut_links(self) -> None:
         """Every connection between nodes is lost, and everybody's."""

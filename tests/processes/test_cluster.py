@@ -100,7 +100,7 @@ async def stop_nodes(cluster: Cluster) -> None:
     deadline = time.monotonic() + SECONDS
     while until(deadline):
         await calm()
-        node = cluster.ready()[0]
+        node = (cluster.ready() or cluster.nodes)[0]
         cluster.pause(node)
         await asyncio.sleep(STOPPED)
         cluster.go_on(node)
@@ -146,7 +146,7 @@ async def promote_the_standby(cluster: Cluster) -> None:
 async def restart_one_by_one(cluster: Cluster) -> None:
     deadline = time.monotonic() + SECONDS
     while until(deadline):
-        first = cluster.ready()[0]
+        first = (cluster.ready() or cluster.nodes)[0]
         others = [node for node in cluster.nodes if node is not first]
         for node in (first, *others) if LONG else (first, others[0]):
             await asyncio.to_thread(node.terminate)
@@ -173,8 +173,7 @@ async def kill_workers(cluster: Cluster) -> None:
     deadline = time.monotonic() + SECONDS
     while until(deadline):
         await calm()
-        await asyncio.to_thread(cluster.kill_worker, "ours")
-        cluster.start_worker("ours")
+        await asyncio.to_thread(cluster.restart_a_worker)
         await calm()
 
 
