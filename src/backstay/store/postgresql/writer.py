@@ -13,10 +13,14 @@ arrives later finds another number and writes nothing. Then the old number says 
 the fence is lost as well, it is asked again with the next number (`batch += 2`), which keeps the answer right. Shown by
 `test_an_answer_that_is_lost_twice_is_looked_up_right` and its neighbours in `tests/store/test_postgresql.py`.
 
-The session that writes also holds the engine's lock. When the session ends, the lock is free and nothing can be committed
-through it any more. After a reconnect an engine goes on only if it gets the lock again and the `term` in the table `engine`
-shows that no other engine has held it in between. What follows from that, and what does not, is in `engine/lock.py`: "Can
-there be two engines?"
+Deposing. Another process that takes this one for dead fences the row for good (`nodes.py`): it moves the number far away and
+marks the row. A handle never raises the number of such a row again. It only reads in it whether its last batch was committed,
+then says `Deposed`, and its next probe begins under a new id. A handle whose connection was lost, and whom nobody has fenced, goes
+on under its id and keeps its shards.
+
+The session that writes holds two locks by name. One is shared by all processes that own shards: an engine of an earlier version,
+and a copier, take it for themselves alone. If one has it after a lost connection, this process is deposed. The other is on the id
+of the handle, so that others see whether the session is there; nothing depends on it but how soon a dead process is replaced.
 """
 
 from __future__ import annotations
