@@ -211,6 +211,6 @@ def test_a_task_of_a_file_gets_what_a_server_looks_for() -> None:
         until=9,
     )
     row = (1, "t", "leased", 3, msgspec.json.encode(leased), "default", "", "", "", "")
-    assert task_row(row) == (*row[:5], "default", "q", "activity", "charge", "b1", 9)
+    assert task_row(row) == (*row[:5], "default", "q", "activity", "charge", "b1", 9, None)
     broken = (1, "t", "leased", 3, b"{", "default", "", "", "", "")
-    assert task_row(broken) == (*broken, None)
+    assert task_row(broken) == (*broken, None, None)

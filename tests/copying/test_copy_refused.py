@@ -323,5 +323,5 @@ async def test_every_table_and_column_is_copied_or_left_out_on_purpose(source: P
         "command": copied_columns["command"] - {"position"}
     }
     assert {table: columns for table, columns in at_server.items() if table not in LEFT_OUT} == copied_columns | {
-        TASK.name: copied_columns["task"] | {"until"}
+        TASK.name: copied_columns["task"] | {"until", "call"}
     }

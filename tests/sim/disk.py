@@ -35,6 +35,7 @@ from backstay.store import (
 )
 from backstay.store.counting import RunCounts
 from backstay.store.ownership import SHARDS, Ownership
+from backstay.store.rows import of_call
 from backstay.store.search import FoundRun, SearchedRuns
 
 from .ownership import OwnershipRows, OwnershipStore, WriterRow
@@ -287,6 +288,14 @@ class MemoryStore(OwnershipStore, ViewStore):
         done(None)
 
     @as_ready
+    def keep_if(self, entry: RegistryEntry, before: bytes | None) -> bool:
+        stored = self.disk.registry.get((entry.kind, entry.namespace, entry.name))
+        if (None if stored is None else stored.body) != before:
+            return False
+        MemoryStore.keep(self, entry, lambda _: None)
+        return True
+
+    @as_ready
     def kept(self, kind: str) -> list[RegistryEntry]:
         self._seam.read(self)
         return [entry for place, entry in sorted(self.disk.registry.items()) if place[0] == kind]
@@ -424,6 +433,11 @@ class MemoryStore(OwnershipStore, ViewStore):
     def leased(self, *, shards: Sequence[int] | None = None) -> list[Task]:
         self._seam.read(self)
         return self._tasks("leased", shards)
+
+    @as_ready
+    def leased_by(self, namespace: str, owner: str, call: str) -> list[Task]:
+        self._seam.read(self)
+        return of_call(self._tasks("leased", None), namespace, owner, call)
 
     def _tasks(self, state: str, shards: Sequence[int] | None) -> list[Task]:
         within = self.disk.within(shards)

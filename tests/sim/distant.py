@@ -25,8 +25,8 @@ FAULT = "far database"
 SHARE = 1 / 3
 """How many seeds have their database elsewhere."""
 
-FROM_AFAR = (*READS, "kept", "changed", "has_engine", "look", "sends_of", "registry_version")
-IN_ORDER = ("probe", "acquire", "notices", "mark", "claim", "depose", "hand_over", "close")
+FROM_AFAR = (*READS, "kept", "changed", "has_engine", "look", "sends_of", "registry_version", "leased_by")
+IN_ORDER = ("probe", "acquire", "notices", "mark", "claim", "depose", "hand_over", "keep_if", "close")
 """Done by the session that writes."""
 
 # How long a way is, in seconds, and how often: on an ordinary line, and on one that is in trouble all day.

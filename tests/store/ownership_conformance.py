@@ -6,11 +6,12 @@ from typing import Any, Protocol
 
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.lease import Claim, Release
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.state import Instance
-from backstay.kernel.task import Block
-from backstay.kernel.values import KEY_BITS, KEY_EPOCH, SECOND, Micros
-from backstay.store import Deposed, RegistryEntry, Store
+from backstay.kernel.task import Block, Lease
+from backstay.kernel.values import KEY_BITS, KEY_EPOCH, SECOND, Micros, Routing
+from backstay.store import Applied, Deposed, RegistryEntry, Store
 from backstay.store.ownership import SILENT, NodeFacts
 
 from ..kernel.world import call
@@ -117,6 +118,44 @@ class OfShards:
         removed = await store.registry_version()
         assert len({before, kept, removed}) == (1 if self.exclusive else 3)
         assert (before is None) == self.exclusive
+
+    async def test_an_entry_of_the_registry_is_written_only_if_it_is_as_was_read(self, database: Database) -> None:
+        store, beside = await database.open(), await database.open()
+        first, second, gone = (RegistryEntry("session", "default", "s", body) for body in (b"1", b"2", None))
+        assert not await store.keep_if(second, b"1"), "there is none"
+        assert await store.keep_if(first, None)
+        before = await store.registry_version()
+        assert not await beside.keep_if(second, None), "there is one"
+        assert not await beside.keep_if(second, b"other")
+        assert not await beside.keep_if(gone, b"other")
+        assert await store.kept("session") == [first]
+        assert await beside.keep_if(second, b"1")
+        assert await store.kept("session") == [second]
+        assert self.exclusive or await store.registry_version() != before
+        assert not await store.keep_if(RegistryEntry("session", "default", "s", b"3"), b"1"), "it was another's"
+        assert await store.keep_if(gone, b"2")
+        assert not await beside.keep_if(gone, b"2")
+        assert await store.kept("session") == []
+
+    async def test_a_leased_task_is_found_by_the_poll_that_got_it(self, database: Database) -> None:
+        store = await database.open()
+        flow, other, claimed = StoredFlow(), StoredFlow(namespace="other"), StoredFlow()
+        for one, lease in (
+            (flow, Lease(owner="w", until=FAR, call="poll-1")),
+            (other, Lease(owner="w", until=FAR, call="poll-1")),
+            (claimed, Lease(owner="w", until=FAR)),
+        ):
+            one.start(routing=Routing(namespace=one.state.namespace))
+            one.when(Claim(task_id=one.workflow_task.id, lease=lease))
+        await applied(store, flow, other, claimed)
+        (found,) = await store.leased_by("default", "w", "poll-1")
+        assert (found.workflow, found.owner, found.call) == (flow.key, "w", "poll-1")
+        for namespace, owner, call_id in (("default", "w", "poll-2"), ("default", "v", "poll-1"), ("x", "w", "poll-1")):
+            assert await store.leased_by(namespace, owner, call_id) == []
+        written = len(flow.decisions)
+        flow.when(Release(task_id=flow.workflow_task.id, owner="w", attempt=1))
+        assert await apply(store, *flow.decisions[written:]) == Applied()
+        assert await store.leased_by("default", "w", "poll-1") == []
 
 
 class Nodes(Database, Protocol):

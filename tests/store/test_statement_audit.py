@@ -30,7 +30,8 @@ OWNERSHIP = (
 
 WRITES = {
     # -- what is written for no instance
-    **dict.fromkeys(("forget", "keep", "move_registry", "count_up", "forget_tally", "begin_term"), NO_PLACE),
+    **dict.fromkeys(("forget", "keep", "keep_new", "keep_after", "forget_after", "move_registry"), NO_PLACE),
+    **dict.fromkeys(("count_up", "forget_tally", "begin_term"), NO_PLACE),
     **dict.fromkeys(("enrol", "fence", "alive", "tidy"), OF_HANDLE),
     **dict.fromkeys(("claim", "depose", "hand_over", "resign"), OWNERSHIP),
     # -- stored views, which can be made again

@@ -54,6 +54,10 @@ class RehearsalStore:
         self.entries += entries
         self._world.soon(lambda: done(None))
 
+    async def keep_if(self, entry: RegistryEntry, before: bytes | None) -> bool:
+        self.entries.append(entry)
+        return True
+
     def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
         self._world.soon(lambda: done(None))
 

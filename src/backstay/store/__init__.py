@@ -311,6 +311,10 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
 
     def leased(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[Task]]: ...
 
+    def leased_by(self, namespace: str, owner: str, call: str) -> Awaitable[list[Task]]:
+        """The tasks that a worker holds since its poll with the id `call`. For databases with several owners; elsewhere slow."""
+        ...
+
     def endless(
         self, limit: int, after: tuple[int, str] | None = None, *, shards: Sequence[int] | None = None
     ) -> Awaitable[list[Task]]:
@@ -429,6 +433,13 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
 
     def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
         """The same for many entries, in one transaction."""
+        ...
+
+    def keep_if(self, entry: RegistryEntry, before: bytes | None) -> Awaitable[bool]:
+        """Write one entry of the registry, or remove it, if its body is `before`; None: if there is none. False: it is not.
+
+        Raises `Unavailable`; then it may be written or not.
+        """
         ...
 
     def expired(

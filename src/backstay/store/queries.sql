@@ -327,6 +327,29 @@ where kind = ?
   and namespace = ?
   and name = ?
 
+-- name: keep_new
+insert into registry (kind, namespace, name, body)
+values (?, ?, ?, ?)
+on conflict (kind, namespace, name) do nothing
+returning name
+
+-- name: keep_after
+update registry
+set body = ?
+where kind = ?
+  and namespace = ?
+  and name = ?
+  and body = ?
+returning name
+
+-- name: forget_after
+delete from registry
+where kind = ?
+  and namespace = ?
+  and name = ?
+  and body = ?
+returning name
+
 -- name: expired
 -- Closed runs, the oldest first, by the index on status.
 select key, workflow, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,

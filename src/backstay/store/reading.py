@@ -33,7 +33,7 @@ from backstay.store import (
 from backstay.store.counting import RunCounts, count, ready_groups, suggest
 from backstay.store.figures import Figures
 from backstay.store.measures import Measures
-from backstay.store.rows import Row
+from backstay.store.rows import Row, of_call
 from backstay.store.search import SearchedRuns, Steps, search
 from backstay.store.search_conditions import Dialect, is_possible, possible
 from backstay.store.views import (
@@ -174,21 +174,24 @@ class Reading(Figures, Measures):
     def ready(
         self, limit: int, after: tuple[Micros, int, str] | None = None, *, shards: Sequence[int] | None = None
     ) -> Awaitable[list[Task]]:
-        return self._ask("ready", (*(after or (-1, 0, "")), limit), _tasks, shards=shards)
+        return self._ask("ready", (*(after or (-1, 0, "")), limit), tasks_of, shards=shards)
 
     def leased(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[Task]]:
-        return self._ask("by_state", ("leased",), _tasks, shards=shards)
+        return self._ask("by_state", ("leased",), tasks_of, shards=shards)
+
+    def leased_by(self, namespace: str, owner: str, call: str) -> Awaitable[list[Task]]:
+        return self._ask("by_state", ("leased",), lambda found: of_call(tasks_of(found), namespace, owner, call))
 
     def endless(
         self, limit: int, after: tuple[int, str] | None = None, *, shards: Sequence[int] | None = None
     ) -> Awaitable[list[Task]]:
-        return self._ask("endless", (*(after or (-1, "")), limit), _tasks, shards=shards)
+        return self._ask("endless", (*(after or (-1, "")), limit), tasks_of, shards=shards)
 
     def tasks(self, workflow: int) -> Awaitable[list[Task]]:
-        return self._ask("load_tasks", (workflow,), _tasks)
+        return self._ask("load_tasks", (workflow,), tasks_of)
 
     def failed(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[Task]]:
-        return self._ask("failed_tasks", (), _tasks, shards=shards)
+        return self._ask("failed_tasks", (), tasks_of, shards=shards)
 
     def mismatched(
         self, after: int, limit: int, *, shards: Sequence[int] | None = None
@@ -369,7 +372,7 @@ def _sends(found: Found) -> list[StoredSend]:
     return [StoredSend(*row) for row in found]
 
 
-def _tasks(found: Found) -> list[Task]:
+def tasks_of(found: Found) -> list[Task]:
     return list(rows.tasks(body for (body,) in found))
 
 

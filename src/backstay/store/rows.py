@@ -9,13 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from backstay.kernel.decision import CommandRecord, Decision, RunRow, TaskChange
 from backstay.kernel.task import Task, TaskKind
 from backstay.kernel.values import Micros, Routing
+
+if TYPE_CHECKING:
+    from backstay.store import RegistryEntry
 
 log = logging.getLogger("backstay.store")
 
@@ -42,6 +46,32 @@ class _Place(msgspec.Struct):
 
 
 _place = msgspec.json.Decoder(_Place).decode
+
+
+def guarded_keep(entry: RegistryEntry, before: bytes | None) -> tuple[str, tuple[Any, ...]]:
+    """The statement that writes an entry of the registry if its body is `before`, and its values."""
+    assert entry.body is not None or before is not None, "there is nothing to write"
+    place = (entry.kind, entry.namespace, entry.name)
+    if before is None:
+        return "keep_new", (*place, entry.body)
+    if entry.body is None:
+        return "forget_after", (*place, before)
+    return "keep_after", (entry.body, *place, before)
+
+
+def of_call(found: Iterable[Task], namespace: str, owner: str, call: str) -> list[Task]:
+    """Of these tasks, those that the worker holds since that poll."""
+    return [
+        task
+        for task in found
+        if (task.state, task.owner, task.call) == ("leased", owner, call) and task.routing.namespace == namespace
+    ]
+
+
+def call_hash(namespace: str, owner: str, call: str) -> int:
+    """A number for a poll of a worker. Others may have the same, so whoever finds a task by it looks at the rest."""
+    digest = blake2b(msgspec.json.encode((namespace, owner, call)), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
 
 
 def tasks(bodies: Iterable[bytes]) -> Iterable[Task]:

@@ -15,6 +15,7 @@ import msgspec
 from backstay.store import StoreError, rows
 from backstay.store.copying.tables import COPIED, TASK, CopiedTable, Insert, Row
 from backstay.store.postgresql import PostgresqlStore
+from backstay.store.postgresql.columns import call_of
 from backstay.store.postgresql.connection import LOCK, Address, connect
 from backstay.store.postgresql.driver import DriverConnection, unavailable
 from backstay.store.sql import number
@@ -91,7 +92,7 @@ class PostgresqlEnd:
                 )
         columns = table.columns
         if table is TASK:
-            columns, found = (*columns, "until"), [task_row(row) for row in found]
+            columns, found = (*columns, "until", "call"), [task_row(row) for row in found]
         await session.copy_records_to_table(table.name, schema_name=self._place.schema, columns=columns, records=found)
 
     async def clear(self) -> None:
@@ -127,7 +128,7 @@ def task_row(row: Row) -> Row:
     try:
         task = rows.task(body)
     except msgspec.DecodeError:
-        return (*row, None)  # loading its instance says why
+        return (*row, None, None)  # loading its instance says why
     routing = task.routing
     wanted = (routing.namespace, routing.queue, task.kind, task.type, routing.compatibility or "")
-    return (workflow, id, state, available_at, body, *wanted, task.until)
+    return (workflow, id, state, available_at, body, *wanted, task.until, call_of(task))

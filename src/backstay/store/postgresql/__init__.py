@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
+from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.store import Applied, Deferred, Loaded, Located, Opening, RegistryEntry, RunFilter, Unavailable
 from backstay.store.ownership import SHARDS, NodeFacts, Ownership, ShardRow, bytes_of
@@ -19,7 +20,8 @@ from backstay.store.postgresql.listing import DIALECT, select_runs
 from backstay.store.postgresql.nodes import PostgresqlNodes
 from backstay.store.postgresql.readers import Readers
 from backstay.store.postgresql.writer import PostgresqlWriter
-from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named, opened
+from backstay.store.reading import POINTER, Found, Reading, found_by_order, loaded, named, opened, tasks_of
+from backstay.store.rows import call_hash, of_call
 from backstay.store.rows import run as run_row
 from backstay.store.search import Steps
 from backstay.store.sql import OF_SHARDS, number, queries
@@ -90,6 +92,9 @@ class PostgresqlStore(Reading):
                 done(None)
 
         self._spawn(go())
+
+    async def keep_if(self, entry: RegistryEntry, before: bytes | None) -> bool:
+        return await self.writer.keep_if(entry, before)
 
     def prune(self, runs: Sequence[Located], done: Callable[[frozenset[int] | Unavailable], None]) -> None:
         async def go() -> None:
@@ -193,6 +198,10 @@ class PostgresqlStore(Reading):
             return shape(found)
         except HistoryDamaged as damage:
             raise named(damage, await self._fetch("run_by_key", damage.run)) from damage.__cause__
+
+    def leased_by(self, namespace: str, owner: str, call: str) -> Awaitable[list[Task]]:
+        hashed = call_hash(namespace, owner, call)
+        return self._ask("by_call", (hashed,), lambda found: of_call(tasks_of(found), namespace, owner, call))
 
     async def load(self, key: int) -> Loaded | None:
         found = await self._fetch("load", key)

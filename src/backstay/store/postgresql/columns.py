@@ -13,12 +13,12 @@ from backstay.kernel.event import pack_buffered
 from backstay.kernel.send import pack
 from backstay.kernel.task import Task
 from backstay.kernel.values import KEY_BITS, KEY_EPOCH
-from backstay.store.rows import coalesced, encode, text
+from backstay.store.rows import call_hash, coalesced, encode, text
 
 Row = tuple[Any, ...]
 
 
-WIDTHS = (16, 14, 19, 8, 8, 11, 2, 6, 2, 7)
+WIDTHS = (16, 14, 19, 8, 8, 12, 2, 6, 2, 7)
 """How many columns each table takes, in the order of `shapes.TABLES`."""
 
 
@@ -65,6 +65,7 @@ class Columns:
                             task.available_at,
                             encode(task),
                             task.until,
+                            call_of(task),
                             *_wanted(task),
                         )
                     )
@@ -97,6 +98,13 @@ class Columns:
             elif tables >> bit & 1:
                 arrays += [[]] * width
         return arrays
+
+
+def call_of(t: Task) -> int | None:
+    """By what a worker finds the task again that a poll of it got."""
+    if t.call is None or t.owner is None:
+        return None
+    return call_hash(t.routing.namespace, t.owner, t.call)
 
 
 def _wanted(t: Task) -> Row:

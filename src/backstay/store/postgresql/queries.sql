@@ -40,6 +40,12 @@ where state = $1
   and state <> 'ready'
   and get_byte(?of, (workflow & 255)::int) <> 0 -- of shards
 
+-- name: by_call
+select body
+from task
+where call = $1
+  and call is not null
+
 -- name: endless
 -- In the order of the index, where they stand together.
 select body
@@ -392,7 +398,7 @@ where writer in (select id from gone)
 -- rows for are left out, and with them the lines that say so at their end (`shapes.py`).
 with mark as (
   update writer
-  set batch = $2, committed = $2, seen = now(), clock = greatest(clock, $100::bigint)
+  set batch = $2, committed = $2, seen = now(), clock = greatest(clock, $101::bigint)
   where id = $1
     and batch = $3
   returning id
@@ -461,19 +467,20 @@ with mark as (
   ) as e (workflow, run, sequence, type, at, body, context, checksum)
   where e.workflow in (select key from passed)
 ), put as (
-  insert into task (workflow, id, state, available_at, body, until, namespace, queue, kind, type, build)
-  select t.workflow, t.id, t.state, t.available_at, t.body, t.until, t.namespace, t.queue, t.kind, t.type, t.build
+  insert into task (workflow, id, state, available_at, body, until, call, namespace, queue, kind, type, build)
+  select t.workflow, t.id, t.state, t.available_at, t.body, t.until, t.call, t.namespace, t.queue, t.kind, t.type, t.build
   from unnest(
-    $70::bigint[], $71::text[], $72::text[], $73::bigint[], $74::bytea[], $75::bigint[], $76::text[], $77::text[],
-    $78::text[], $79::text[], $80::text[]
-  ) as t (workflow, id, state, available_at, body, until, namespace, queue, kind, type, build)
+    $70::bigint[], $71::text[], $72::text[], $73::bigint[], $74::bytea[], $75::bigint[], $76::bigint[], $77::text[],
+    $78::text[], $79::text[], $80::text[], $81::text[]
+  ) as t (workflow, id, state, available_at, body, until, call, namespace, queue, kind, type, build)
   where t.workflow in (select key from passed)
   on conflict (workflow, id) do update
   set state = excluded.state, available_at = excluded.available_at, body = excluded.body, until = excluded.until,
-    namespace = excluded.namespace, queue = excluded.queue, kind = excluded.kind, type = excluded.type, build = excluded.build
+    call = excluded.call, namespace = excluded.namespace, queue = excluded.queue, kind = excluded.kind, type = excluded.type,
+    build = excluded.build
 ), dropped as (
   delete from task
-  using unnest($81::bigint[], $82::text[]) as d (workflow, id)
+  using unnest($82::bigint[], $83::text[]) as d (workflow, id)
   where task.workflow = d.workflow
     and task.id = d.id
     and d.workflow in (select key from passed)
@@ -487,18 +494,18 @@ with mark as (
     order by position desc
     limit 1
   )), c.sequence, c.request_id, c.command_type, c.body
-  from unnest($83::bigint[], $84::bigint[], $85::bigint[], $86::text[], $87::text[], $88::bytea[])
+  from unnest($84::bigint[], $85::bigint[], $86::bigint[], $87::text[], $88::text[], $89::bytea[])
     with ordinality as c (workflow, position, sequence, request_id, command_type, body, nth)
   where c.workflow in (select key from passed)
 ), taken as (
   select t.send
-  from unnest($89::bigint[], $90::bigint[]) as t (workflow, send)
+  from unnest($90::bigint[], $91::bigint[]) as t (workflow, send)
   where t.workflow in (select key from passed)
 ), sent as (
   -- What is made and taken in one batch never becomes a row: no part of a statement sees the rows of another.
   insert into send (key, sender, namespace, workflow_id, kind, body)
   select s.key, s.sender, s.namespace, s.workflow_id, s.kind, s.body
-  from unnest($91::bigint[], $92::bigint[], $93::bigint[], $94::text[], $95::text[], $96::text[], $97::bytea[])
+  from unnest($92::bigint[], $93::bigint[], $94::bigint[], $95::text[], $96::text[], $97::text[], $98::bytea[])
     as s (workflow, key, sender, namespace, workflow_id, kind, body)
   where s.workflow in (select key from passed)
     and s.key not in (select send from taken) -- with taken
@@ -508,9 +515,9 @@ with mark as (
   where send.key = taken.send
 ), noticed as (
   insert into notice (key, workflow)
-  select $98::bigint + row_number() over (), key
+  select $99::bigint + row_number() over (), key
   from passed
-  where key = any($99::bigint[])
+  where key = any($100::bigint[])
 ), left_out as (
   insert into outcome (writer, batch, stale)
   select mark.id, $2, array(

@@ -46,6 +46,7 @@ from backstay.store.postgresql.driver import (
 )
 from backstay.store.postgresql.positions import Positions
 from backstay.store.postgresql.shapes import Shapes
+from backstay.store.rows import guarded_keep
 
 log = logging.getLogger("backstay.store")
 
@@ -332,6 +333,17 @@ class PostgresqlWriter:
                 await session.executemany(self._sql["keep"], kept)
 
         await self.do(write)
+
+    async def keep_if(self, entry: RegistryEntry, before: bytes | None) -> bool:
+        name, values = guarded_keep(entry, before)
+
+        async def write(session: DriverConnection) -> bool:
+            async with session.transaction():
+                # First, as `keep` does: so two never wait for each other in a circle.
+                await session.execute(self._sql["move_registry"])
+                return bool(await session.fetch(self._sql[name], *values))
+
+        return await self.do(write)
 
     async def prune(self, runs: Sequence[Located]) -> frozenset[int]:
         """Remove runs in one statement, and with its last run an instance. Returns the runs that stay."""

@@ -162,6 +162,14 @@ class SqliteStore(Reading):
     def keep_all(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
         self.writer.keep(entries, done)
 
+    async def keep_if(self, entry: RegistryEntry, before: bytes | None) -> bool:
+        done: asyncio.Future[bool | Unavailable] = asyncio.get_running_loop().create_future()
+        self.writer.keep_if(entry, before, done.set_result)
+        written = await done
+        if isinstance(written, Unavailable):
+            raise written
+        return written
+
     def prune(self, runs: Sequence[Located], done: Callable[[frozenset[int] | Unavailable], None]) -> None:
         self.writer.prune(runs, done)
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from backstay.kernel.decision import Decision
 from backstay.store import ALL, Applied, Located, RegistryEntry, Unavailable
+from backstay.store.rows import guarded_keep
 from backstay.store.sqlite.connection import (
     BUSY,
     PATIENT,
@@ -106,6 +107,9 @@ class SqliteWriter:
     def keep(self, entries: Sequence[RegistryEntry], done: Callable[[Unavailable | None], None]) -> None:
         self._when_here(lambda: done(self._keep(entries)))
 
+    def keep_if(self, entry: RegistryEntry, before: bytes | None, done: Callable[[bool | Unavailable], None]) -> None:
+        self._when_here(lambda: done(self._keep_if(entry, before)))
+
     def prune(self, runs: Sequence[Located], done: Callable[[frozenset[int] | Unavailable], None]) -> None:
         self._when_here(lambda: done(self._prune(runs)))
 
@@ -183,6 +187,15 @@ class SqliteWriter:
                 connection.execute("rollback")
             return unavailable(self.path, error)
         return None
+
+    def _keep_if(self, entry: RegistryEntry, before: bytes | None) -> bool | Unavailable:
+        if self.connection is None:
+            return unavailable(self.path, sqlite3.OperationalError("the database is closed"))
+        name, values = guarded_keep(entry, before)
+        try:
+            return bool(self.connection.execute(self._sql[name], values).fetchall())
+        except sqlite3.Error as error:
+            return unavailable(self.path, error)
 
     def probe(self) -> Exception | None:
         """Make one real commit on a fresh connection: the only proof that the database works again."""
