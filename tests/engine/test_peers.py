@@ -198,9 +198,3 @@ async def test_a_start_without_an_id_begins_at_home_or_where_its_new_id_belongs(
     at = At("started", owns=lambda: False)
     assert await at.call(start) == "started"
     assert at.net.asked[0][1].workflow_id
-
-
-async def test_a_new_name_belongs_to_this_node() -> None:
-    at = At()
-    at.peers.owner_of = lambda partition: B if partition % 2 else None
-    assert all(partition_of("default", at.peers.name_here("default")) % 2 == 0 for _ in range(20))

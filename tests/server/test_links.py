@@ -18,7 +18,7 @@ from backstay.kernel.features.start import Parent
 from backstay.kernel.features.stream import StreamItem
 from backstay.kernel.message import Refused
 from backstay.kernel.send import Send
-from backstay.kernel.values import Routing
+from backstay.kernel.values import PARTITIONS, Routing
 from backstay.link import nodes as link
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
@@ -190,6 +190,39 @@ async def test_a_schedule_without_an_id_is_made_where_it_belongs(postgresql_url:
         id = made.json()["schedule_id"]
         assert (await both.front.control("POST", f"/schedules/{id}/pause", {})).status_code == 200
         assert both.counts == {"forwarded": 2}
+
+
+async def test_two_nodes_that_share_the_instances_serve_each_others(postgresql_url: str) -> None:
+    async with serving(store=postgresql_url, still=False) as one, serving(store=postgresql_url, still=False) as other:
+        await until(lambda: all(0 < sum(api.server.engine.owned) < 256 for api in (one, other)))
+        await until(lambda: sum(one.server.engine.owned) + sum(other.server.engine.owned) == 256)
+        await until(lambda: {owner.address for owner in owners(one)} == {url_of(other)})
+        await until(lambda: {owner.address for owner in owners(other)} == {url_of(one)})
+        waiting = [
+            asyncio.ensure_future(api.server.api.call(ask.RunWorkflow(start=started(f"o-{api is one}-{n}"))))
+            for n in range(20)
+            for api in (one, other)
+        ]
+        for api in (one, other):
+            await api.register()
+
+        async def work(api: Api) -> None:
+            while not all(wait.done() for wait in waiting):
+                task = await api.poll(timeout_seconds=1)
+                if task is not None:
+                    await api.complete(task, COMPLETE)
+
+        await asyncio.gather(work(one), work(other))
+        assert {(await wait).status for wait in waiting} == {"completed"}
+        counts = peers_of(one).counts + peers_of(other).counts
+        assert counts["forwarded"] >= 10
+        assert counts["here"] == counts["misdirected"] == counts["failed"] == 0
+
+
+def owners(api: Api) -> set[Owner]:
+    """The other nodes that a node would call."""
+    found = [peers_of(api).owner_of(partition) for partition in range(PARTITIONS)]
+    return {owner._replace(term=0) for owner in found if owner is not None}
 
 
 # -- losses

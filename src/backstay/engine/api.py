@@ -65,9 +65,11 @@ class Api:
         unoffered: Callable[[Task], bool],
         projector: Projector,
         peers: Peers | None = None,
+        new_id: Callable[[str], str] | None = None,
     ) -> None:
         self._engine = engine
         self._peers = peers
+        self._new_id = new_id
         self._instances = Instances(engine)
         self.streams = StreamApi(engine, self._instances)
         self.slices = Slices(engine.world, engine.store)
@@ -182,7 +184,7 @@ class Api:
         return await self.result(ask.AwaitResult(workflow_id=started.workflow_id, namespace=start.namespace))
 
     def _start(self, request: ask.StartWorkflow, reply: Reply) -> None:
-        message = start_message(request, self._engine, None if self._peers is None else self._peers.name_here)
+        message = start_message(request, self._engine, self._new_id)
         if request.workflow_id is None:  # nobody knows the id that was just made for it, so nothing has it
             self._engine.create(request.namespace, message.workflow_id, message, reply)
         elif request.request_id is not None and not request.fresh:

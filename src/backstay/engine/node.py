@@ -86,11 +86,27 @@ class Node:
         self.shards = Shards(engine, lifecycle, self.guest_leases, facts=self._tell)
         self.stealing = Stealing(engine)
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
-        self.recovery = Recovery(engine, self.shards, Notices(engine, lifecycle), self.sweep, self.stealing, lifecycle)
+        self.recovery = Recovery(
+            engine,
+            self.shards,
+            Notices(engine, lifecycle, lambda: self.shards.unlinked),
+            self.sweep,
+            self.stealing,
+            lifecycle,
+        )
         self.projector = Projector(engine, lifecycle, active=views)
         self.peers: Peers | None = None
         if links is not None:
-            self.peers = Peers(world, links, lambda partition: None, owns_any=lambda: engine.holder, origin=origin)
+            self.peers = Peers(
+                world,
+                links,
+                self.shards.owner_of,
+                owns_any=lambda: engine.holder,
+                new_id=self.shards.new_id,
+                origin=origin,
+            )
+            engine.outbox.elsewhere = self.peers.deliver
+            self.shards.on_look = links.keep
         self.api = Api(
             engine,
             payloads,
@@ -99,6 +115,7 @@ class Node:
             unoffered=self.sweep.unoffered,
             projector=self.projector,
             peers=self.peers,
+            new_id=self.shards.new_id,
         )
         self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside, make_views)
         self.api.exports.sources = self.views.compared

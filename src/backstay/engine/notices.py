@@ -6,6 +6,8 @@ second after a commit. Nothing relies on that: they are read every 15 seconds in
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.periodic import PeriodicJob
@@ -13,12 +15,16 @@ from backstay.kernel.values import SECOND
 from backstay.store import Unavailable
 
 NOTICE = SECOND // 50  # how often to look for commits of other processes
+REST = 10  # times as long is the pause while no other process is known to write without a word to this one
 LOOK_ANYWAY = 15 * SECOND
 
 
 class Notices:
-    def __init__(self, engine: Engine, lifecycle: EngineHooks) -> None:
+    """`silent`: whether a process is known that tells this one of its commits by notices alone."""
+
+    def __init__(self, engine: Engine, lifecycle: EngineHooks, silent: Callable[[], bool] = lambda: True) -> None:
         self._engine = engine
+        self._silent = silent
         self._lifecycle = lifecycle
         self._notice_job = PeriodicJob(engine.world, "notice", self._notice)
         self._anyway_job = PeriodicJob(engine.world, "look anyway", self._look_anyway)
@@ -34,6 +40,7 @@ class Notices:
 
     async def _notice(self) -> None:
         engine = self._engine
+        self._notice_job.interval = NOTICE if self._silent() else NOTICE * REST
         try:
             await self._look()
         except Unavailable as error:

@@ -9,21 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from msgspec.structs import replace
-
-from backstay.engine.cache import Reply
-from backstay.engine.idempotency import CommandLog, with_record
+from backstay.engine.deliveries import Receives, delivery, needs_records, with_records
 from backstay.engine.world import Alarm
 from backstay.kernel.features.delivery import Deliver, ReturnSend
-from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.send import Send, unpack
-from backstay.kernel.values import SECOND, Routing
+from backstay.kernel.values import SECOND, partition_of
 from backstay.store import Store, StoredSend, StoreError
 
 log = logging.getLogger("backstay.engine")
@@ -36,16 +32,13 @@ Pair = tuple[int, str, str]
 """Sender and receiver: the sender's key, the receiver's namespace and workflow id."""
 
 
-class Delivers(CommandLog, Protocol):
+class Delivers(Receives, Protocol):
     """The part of an engine that the outbox delivers to: instances by name, and the rows of messages."""
 
     store: Store
     machine: Machine
-    define: Callable[[Routing, str], tuple[Routing, RecordedDefinition | None]]
 
     def owns(self, key: int) -> bool: ...
-    def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None: ...
-    async def key_of(self, namespace: str, workflow_id: str) -> int | None: ...
 
 
 class Outbox:
@@ -58,6 +51,8 @@ class Outbox:
         self._again: dict[Pair, Alarm] = {}  # deliveries that failed and are retried
         self._stopped = False
         self._expected: dict[Pair, list[asyncio.Future[None]]] = {}
+        # Brings a send to the process that owns its receiver; False: it has to be delivered here.
+        self.elsewhere: Callable[[Send], Awaitable[bool]] | None = None
 
     def dispatch(self, send: Send) -> None:
         """Bring a send whose commit is on disk to its receiver."""
@@ -117,26 +112,26 @@ class Outbox:
         if self._stopped or queue is None:
             return
         send = queue[0]
-        content = send.message.with_definition(self._engine.define)
-        message = Deliver(send=send if content is send.message else replace(send, message=content))
-        if message.idempotency_key() is None and not content.asked_request_ids:
-            self._deliver(pair, queue, message)
+        message = delivery(self._engine, send)
+        far = self.elsewhere is not None and not self._engine.owns(partition_of(send.namespace, send.workflow_id))
+        if far or needs_records(message):
+            self._engine.world.spawn(self._prepare(pair, queue, message, far), "backstay-send")
         else:
-            self._engine.world.spawn(self._deliver_with_records(pair, queue, message), "backstay-send")
+            self._deliver(pair, queue, message)
 
-    async def _deliver_with_records(self, pair: Pair, queue: deque[Send], message: Deliver) -> None:
-        """Deliver a message that causes a command, or asks about earlier ones, together with their records."""
-        engine = self._engine
+    async def _prepare(self, pair: Pair, queue: deque[Send], message: Deliver, far: bool) -> None:
+        """Bring a message to the process that owns its receiver. If none can be called, it is delivered here, with the records
+        of the commands that it causes or asks after."""
+        known: Message = message
         try:
-            key = await engine.key_of(message.send.namespace, message.send.workflow_id)
-            known = message if key is None else await with_record(engine, key, message)
-            if key is not None and message.send.message.asked_request_ids:
-                ids = [
-                    id
-                    for id in message.send.message.asked_request_ids
-                    if await engine.retained(key, "signal", id) is not None
-                ]
-                known = replace(message, known=frozenset(ids))
+            if far and self.elsewhere is not None and await self.elsewhere(message.send):
+                self._taken(pair, queue, message.send, None)
+                return
+            if needs_records(message):
+                known = await with_records(self._engine, message)
+        except Refused as refusal:
+            self._taken(pair, queue, message.send, refusal)
+            return
         except Exception as error:
             self._failed(pair, queue, error)
             return
@@ -145,30 +140,31 @@ class Outbox:
 
     def _deliver(self, pair: Pair, queue: deque[Send], message: Message) -> None:
         send = queue[0]
-
-        def taken(value: Any, error: BaseException | None) -> None:
-            if self._queues.get(pair) is not queue:
-                return  # another process owns the sender, and delivers
-            if isinstance(error, StoreError):
-                self._failed(pair, queue, error)
-                return
-            if error is not None:
-                log.warning("send %s to workflow %s was refused: %s", send.key, send.workflow_id, error)
-                if isinstance(error, Refused) and error.reason == "workflow_not_found":
-                    self._give_back(pair, send)
-            self._under_way.discard(send.key)
-            queue.popleft()
-            if queue:
-                self._next(pair)
-            else:
-                del self._queues[pair]
-                self._again.pop(pair, None)
-                self._arrived(pair)
-
         try:
-            self._engine.address(send.namespace, send.workflow_id, message, taken)
+            self._engine.address(
+                send.namespace, send.workflow_id, message, lambda _, error: self._taken(pair, queue, send, error)
+            )
         except StoreError as error:
             self._failed(pair, queue, error)
+
+    def _taken(self, pair: Pair, queue: deque[Send], send: Send, error: BaseException | None) -> None:
+        if self._queues.get(pair) is not queue:
+            return  # another process owns the sender, and delivers
+        if isinstance(error, StoreError):
+            self._failed(pair, queue, error)
+            return
+        if error is not None:
+            log.warning("send %s to workflow %s was refused: %s", send.key, send.workflow_id, error)
+            if isinstance(error, Refused) and error.reason == "workflow_not_found":
+                self._give_back(pair, send)
+        self._under_way.discard(send.key)
+        queue.popleft()
+        if queue:
+            self._next(pair)
+        else:
+            del self._queues[pair]
+            self._again.pop(pair, None)
+            self._arrived(pair)
 
     def _give_back(self, pair: Pair, send: Send) -> None:
         """Return a send whose receiver does not exist. If the sender creates the receiver again, the send follows that."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
@@ -30,7 +30,6 @@ R = TypeVar("R")
 
 HOPS = 2  # nodes that are asked for one request, when each of them names another
 LOSSES = 2  # replies that may be lost before a request is carried out here
-NAMES = 256  # ids that are tried until one belongs to this node
 
 OwnerOf = Callable[[int], Owner | None]
 """The owner of a partition; None: this node, or nobody."""
@@ -47,6 +46,10 @@ class Links(Protocol):
 
         Raises `Refused` as the owner's engine does, `Misdirected`, or `LinkFailed`.
         """
+        ...
+
+    def keep(self, living: Collection[int]) -> None:
+        """Give up the links to all nodes but these: who waits for one of them asks its successor."""
         ...
 
 
@@ -162,7 +165,8 @@ class _Unanswered(NamedTuple):
 
 
 class Peers:
-    """Hands requests to the nodes that own their instances. `owns_any`: whether this node owns any partition.
+    """Hands requests to the nodes that own their instances. `owns_any`: whether this node owns any partition. `new_id`: a new
+    workflow id in one of them.
 
     `origin`: what is recorded of a caller that does not say who it is, as of `Engine`.
     """
@@ -174,12 +178,14 @@ class Peers:
         owner_of: OwnerOf,
         *,
         owns_any: Callable[[], bool] = lambda: True,
+        new_id: Callable[[str], str] | None = None,
         origin: dict[str, Any] | None = None,
     ) -> None:
         self._world = world
         self._links = links
         self.owner_of = owner_of
         self._owns_any = owns_any
+        self._new_id: Callable[[str], str] = new_id or (lambda namespace: world.ids.ulid())
         self._origin = origin or {}
         self._learned: dict[int, Owner] = {}  # by partition, what other nodes have told that the map does not say yet
         self._waits: set[asyncio.Task[Any]] = set()  # calls that may wait for long
@@ -241,20 +247,11 @@ class Peers:
             case ask.RunWorkflow(start=start) if start.workflow_id is None and not self._owns_any():
                 return ask.RunWorkflow(start=replace(start, workflow_id=self._world.ids.ulid()))
             case tell.SignalWithStart(start=start) if start.workflow_id is None:
-                return replace(request, start=replace(start, workflow_id=self.name_here(start.namespace)))
+                return replace(request, start=replace(start, workflow_id=self._new_id(start.namespace)))
             case schedules.CreateSchedule(schedule_id=None, request_id=None):
-                return replace(request, schedule_id=self.name_here(request.namespace + SCHEDULES))
+                return replace(request, schedule_id=self._new_id(request.namespace + SCHEDULES))
             case _:
                 return request
-
-    def name_here(self, namespace: str) -> str:
-        """A new workflow id in a partition of this node, if it owns any."""
-        name = self._world.ids.ulid()
-        for _ in range(NAMES if self._owns_any() else 0):
-            if self.owner_of(partition_of(namespace, name)) is None:
-                break
-            name = self._world.ids.ulid()
-        return name
 
     async def _forward(self, partition: int, owner: Owner, request: Any, here: Here) -> Any:
         request = repeatable(request, self._world.ids.ulid, self._origin)

@@ -31,18 +31,20 @@ from backstay.engine.engine import Engine
 from backstay.engine.guest_leases import GuestLeases
 from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.periodic import PeriodicJob
-from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.values import SECOND, Micros, partition_of
 from backstay.protocol.native.nodes import Owner, understands
-from backstay.store import Deposed
+from backstay.store import Deposed, IncompatibleStore
 from backstay.store.copying.mark import refuse_unfinished
-from backstay.store.ownership import SILENT, NodeFacts, NodeRow, Ownership, ShardRow
+from backstay.store.ownership import LEVEL, SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 
 log = logging.getLogger("backstay.engine")
 
 LOOK = SECOND // 5  # how often to look at who owns what
 MARK = SECOND  # how often to say that this process is alive
 GONE = SECOND // 10  # a session that was gone for so long is not one that reconnects
+LEAVING = SECOND // 100  # between two looks whether shards that are being handed over have left
 MOVED = 8  # shards that are handed over at a time
+NAMES = 256  # ids that are tried until one is in a shard of this process
 
 
 class Shards:
@@ -65,6 +67,7 @@ class Shards:
         self._facts = facts
         self.on_gain: Callable[[Collection[int], bool], None] = lambda shards, abandoned: None
         self.on_loss: Callable[[Collection[int]], None] = lambda shards: None
+        self.on_look: Callable[[Collection[int]], None] = lambda living: None  # called with the processes that live
         self._me = 0
         self._rows: list[ShardRow] = [ShardRow(None, -1)] * engine.store.shards
         self.nodes: dict[int, NodeRow] = {}
@@ -72,9 +75,13 @@ class Shards:
         self._marked: Micros | None = None
         self._told: NodeFacts | None = None
         self._checked = False  # that no copy into this database is unfinished
+        self._compatible = False  # with the other processes, when this one was opened
         self._looks = 0  # that have begun
         self._seen = 0  # the latest of those that have ended
         self._giving: set[int] = set()  # shards that are being handed over
+        self._leaving = False
+        # Shards that were claimed, received, handed over or lost; processes that were deposed.
+        self.counts: Counter[str] = Counter()
         self._job = PeriodicJob(engine.world, "look", self._look_in_turn)
 
     # -- who owns what
@@ -110,6 +117,23 @@ class Shards:
         """The other living processes."""
         return [node for node in self.nodes.values() if node.id != self._me]
 
+    @property
+    def unlinked(self) -> bool:
+        """Whether some living process cannot be called by this one, or cannot call it: then commits are noticed by looking."""
+        if self._store.exclusive:
+            return True
+        return any(node.facts.address is None for node in self.nodes.values()) and len(self.nodes) > 1
+
+    def new_id(self, namespace: str) -> str:
+        """A new workflow id, in a shard of this process if it owns any."""
+        engine = self._engine
+        name = self._world.ids.ulid()
+        for _ in range(NAMES if engine.holder and not engine.owns_all else 0):
+            if engine.owns(partition_of(namespace, name)):
+                break
+            name = self._world.ids.ulid()
+        return name
+
     # -- looking
 
     async def start(self) -> None:
@@ -131,18 +155,22 @@ class Shards:
     async def look(self) -> None:
         """Look at who owns what, and bring the shards of this process to its share."""
         engine = self._engine
-        if engine.down is not None or self._giving:
+        if engine.down is not None or self._giving or self._leaving:
             return
         await self._mark()
         if engine.down is not None:
             return
         await self.check()
+        if not self._compatible:
+            self._refuse_a_higher_level()
         await self._depose_the_dead()
         share = self._share_of(self._told or self._facts())
         owned = sum(engine.owned)
+        if self._leaving:
+            return
         if owned < share:
             await self._claim(share - owned)
-        elif owned > share + 1:
+        elif owned > share + 1 or (owned and not share):  # one too many is not worth a move, but who leaves keeps none
             await self._balance(owned - share)
 
     async def check(self) -> None:
@@ -161,6 +189,7 @@ class Shards:
         for shard, row in enumerate(view.shards):
             if row.term >= self._rows[shard].term:
                 self._rows[shard] = row
+        self.on_look(self.nodes)
         self._follow(view)
 
     def _follow(self, view: Ownership) -> None:
@@ -170,6 +199,7 @@ class Shards:
         lost = [shard for shard in range(len(owned)) if owned[shard] and shard not in mine]
         if lost:
             log.warning("other processes work for %s of the shards of this one now: it was taken for dead", len(lost))
+            self.counts["lost"] += len(lost)
             self._lose(lost)
             if not self._engine.holder:
                 call_all(self._lifecycle.on_lost)
@@ -177,6 +207,7 @@ class Shards:
         if given and self._weight() == 0:
             return  # its owner has not seen yet that this process is leaving: it hands them on
         if given:
+            self.counts["received"] += len(given)
             self._gain(given, abandoned=False)
 
     async def _mark(self) -> None:
@@ -199,6 +230,16 @@ class Shards:
         self._world.at(self._world.now() + length, lambda: None if over.done() else over.set_result(None))
         await over
 
+    def _refuse_a_higher_level(self) -> None:
+        """Others write what all of them can read. If all can read more than this process, it could not read everything."""
+        levels = [node.facts.level for node in self.others if node.is_alive]
+        if levels and min(levels) > LEVEL:
+            raise IncompatibleStore(
+                "all other processes at this database are of later releases, and may write what this release cannot read"
+                f" (they have level {min(levels)}, this one has {LEVEL}); run their release"
+            )
+        self._compatible = True
+
     # -- the dead
 
     async def _depose_the_dead(self) -> None:
@@ -213,7 +254,9 @@ class Shards:
             without = node.id in gone and now - self._gone[node.id] >= GONE
             if (without or node.silent >= SILENT) and await self._store.depose(node.id, gone=without):
                 log.warning("%s is gone; other processes take over its shards", node.facts.name or f"process {node.id}")
+                self.counts["deposed"] += 1
                 self.nodes.pop(node.id, None)
+                self.on_look(self.nodes)
                 self._gone.pop(node.id, None)
                 for shard, row in enumerate(self._rows):
                     if row.owner == node.id:
@@ -235,8 +278,7 @@ class Shards:
         return -(-shards * facts.weight // (facts.weight + others))
 
     def _weight_of(self, node: NodeRow) -> int:
-        alive = node.silent < SILENT and node.session is not False
-        return node.facts.weight if alive and not node.facts.draining else 0
+        return node.facts.weight if node.is_alive and not node.facts.draining else 0
 
     async def _claim(self, most: int) -> None:
         free = [
@@ -256,6 +298,7 @@ class Shards:
         wanted = [*free[start:], *free[:start]][:most]
         claimed = await self._store.claim(wanted)
         if claimed:
+            self.counts["claimed"] += len(claimed)
             for shard, row in claimed.items():
                 self._rows[shard] = row
             self._gain(claimed, abandoned=True)
@@ -281,6 +324,9 @@ class Shards:
 
     async def leave(self) -> None:
         """Hand all shards over before this process ends: to others, in equal parts, or to nobody."""
+        self._leaving = True
+        while self._giving:  # interrupted, their leases would be without an end at the next owner
+            await self._pause(LEAVING)
         self._job.stop()
         if self._store.exclusive or self._engine.down is not None:
             return
@@ -304,6 +350,7 @@ class Shards:
                 for shard in await self._store.hand_over(shards, to, self._world.now()):
                     row = self._rows[shard]
                     self._rows[shard] = ShardRow(to, row.term + 1, row.clock)
+                    self.counts["handed_over"] += 1
         finally:
             self._giving.difference_update(shards)
 

@@ -24,6 +24,10 @@ SHARDS = 256
 SILENT: Micros = 15 * SECOND
 """For so long a process may be silent before it is taken for dead."""
 
+LEVEL = 1
+"""What this release can read: it grows when a release writes kinds of events, tasks or messages that earlier ones do not know.
+Processes use them once all of them have that level."""
+
 
 def bytes_of(shards: Iterable[int]) -> bytes:
     """A byte for every shard: 1 for these, 0 for all others."""
@@ -47,7 +51,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     speaks: tuple[int, int] = (1, 1)
     """The first and the last version of the protocol between nodes that it understands."""
     level: int = 1
-    """What it can read of what others write; see `docs/scale.md`."""
+    """What it can read of what others write: see `LEVEL`. This default, as that of `speaks`, is what a row without it means."""
 
 
 class NodeRow(NamedTuple):
@@ -60,6 +64,10 @@ class NodeRow(NamedTuple):
     facts: NodeFacts
     silent: Micros
     session: bool | None
+
+    @property
+    def is_alive(self) -> bool:
+        return self.silent < SILENT and self.session is not False
 
 
 class ShardRow(NamedTuple):
