@@ -6,12 +6,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.api import Api
 from backstay.engine.exposition import engine_families, exposition, open_states
 from backstay.engine.node import Node
+from backstay.engine.peers import Links
 from backstay.engine.world import AsyncioWorld, World
 from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.limits import Limits
@@ -39,6 +40,9 @@ from backstay.store import Store
 from backstay.store.address import shown
 from backstay.store.opening import open_store
 from backstay.store.sqlite.writer import Offload
+
+if TYPE_CHECKING:
+    from backstay.link.nodes import NodeLinks
 
 R = TypeVar("R")
 
@@ -136,6 +140,7 @@ class AsyncBackstay(AsyncClient):
         self._run_tasks = run_tasks
         self._world = world
         self._redefined = self._redefine
+        self._node_links: NodeLinks | None = None
         self.register(*listed("register", register))
 
     def register(self, *things: Any) -> None:
@@ -232,6 +237,7 @@ class AsyncBackstay(AsyncClient):
             views=self._views,
             guest=not self._run_tasks,
             origin=of_process(),
+            links=self._links(world),
         )
         self.engine = self._node.engine
         self.recovery = self._node.recovery
@@ -275,11 +281,24 @@ class AsyncBackstay(AsyncClient):
         self.executor.stop()
         self._host.close()
         self._engine_room.api = None
+        if self._node_links is not None:
+            self._node_links.close()
         await self._node.close()
 
     def _open_store(self, machine: Machine, offload: Offload | None) -> Awaitable[Store]:
         """Open the store at `path`; a subclass may open another one."""
         return open_store(self.path, machine.kinds, offload)
+
+    def _links(self, world: World) -> Links | None:
+        """Calls to the servers of the same database, which own some of its workflows."""
+        if self.store.exclusive or self._world is not None:
+            return None
+        from backstay.engine.node_secrets import NodeSecrets
+        from backstay.link.nodes import NodeLinks
+
+        secrets = NodeSecrets(world, self.store)
+        self._node_links = NodeLinks(secrets.ours, secrets.load)
+        return self._node_links
 
     def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
         known = self.registry.workflows.get(workflow_type)
