@@ -199,11 +199,14 @@ class Cluster:
 
     def leave(self, node: Node) -> None:
         """It ends by the front door and does not come back."""
+        leaving = [name for name in self.workers if name.endswith(f" of {node.name}")]
+        for name in leaving:
+            self.workers[name].process.terminate()
+        for name in leaving:
+            self.workers[name].ended(60)
+            self.workers.pop(name).clean_up()
         self.nodes.remove(node)
         node.terminate()
-        for kind in ("ours", "published"):
-            if worker := self.workers.pop(f"{kind} of {node.name}", None):
-                worker.clean_up()
         if node.link is not None:
             self.network(node.link.__aexit__())
         self._tell()

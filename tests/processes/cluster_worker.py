@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal as signal_numbers
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import durable_workflow
 from durable_workflow.retry_policy import TransportRetryPolicy
 
-from backstay import Worker, activity, query, signal, sleep, update, wait, workflow
+from backstay import ServerUnreachable, Worker, activity, query, signal, sleep, update, wait, workflow
 
 from .flows import write
 
@@ -88,7 +90,13 @@ class Box:
 
 
 def ours(url: str) -> None:
-    Worker(url, [chain, leaf, Box, mark], token=TOKEN, drain=2.0).run()
+    while True:
+        try:
+            Worker(url, [chain, leaf, Box, mark], token=TOKEN, drain=2.0).run()
+            return
+        except ServerUnreachable as error:  # one that starts expects a server that is there
+            print(error, file=sys.stderr, flush=True)
+            time.sleep(0.2)
 
 
 # -- the published package
@@ -132,6 +140,14 @@ class PublishedBox:
         return self.kept
 
 
+_stops: set[asyncio.Task[None]] = set()
+
+
+def _stop(worker: durable_workflow.Worker) -> None:
+    """It finishes what it has."""
+    _stops.add(asyncio.ensure_future(worker.stop()))
+
+
 async def published(url: str) -> None:
     async with durable_workflow.Client(url, token=TOKEN, retry_policy=OUTAGE) as client:
         while True:
@@ -142,6 +158,8 @@ async def published(url: str) -> None:
                 activities=[published_mark],
                 poll_timeout=10,
             )
+            stopping = partial(_stop, worker)
+            asyncio.get_running_loop().add_signal_handler(signal_numbers.SIGTERM, stopping)
             try:
                 await worker.run()
                 return
