@@ -18,6 +18,8 @@ from backstay.server.settings_reference import flag_help
 @click.option("--host", metavar="ADDRESS", help=flag_help("host"))
 @click.option("--port", metavar="NUMBER", help=flag_help("port"))
 @click.option("--advertise", metavar="URL", help=flag_help("advertise"))
+@click.option("--weight", metavar="NUMBER", help=flag_help("weight"))
+@click.option("--node-name", metavar="NAME", help=flag_help("node_name"))
 @click.option("--store", metavar="URL", help=flag_help("store"))
 @click.option("--token", metavar="TOKEN", help=flag_help("token"))
 @click.option("--auth", metavar="MODE", help=flag_help("auth"))
@@ -37,6 +39,7 @@ def command(verbose: bool, **flags: Any) -> None:
       dw server
       dw server --port 9000 --store sqlite:/var/lib/backstay/prod.db
       dw server --store postgresql://backstay@db.internal/prod
+      dw server --store postgresql://backstay@db.internal/prod --weight 2 --node-name big-1
       DW_WORKER_TOKEN=w DW_OPERATOR_TOKEN=o DW_ADMIN_TOKEN=a dw server --host 0.0.0.0
       curl -H "Authorization: Bearer TOKEN" http://127.0.0.1:8080/api/cluster/info
     """

@@ -1,7 +1,7 @@
 """Serving: the application listens on sockets until SIGTERM or Ctrl-C drains the server.
 
-Draining: no new leases are given, parked polls are answered at once, running requests end, the engine writes what it has
-decided, and the process ends with 0.
+Draining: first the server says that it is not ready; then no new leases are given, parked polls are answered at once, running
+requests end, the engine writes what it has decided and hands its shards over, and the process ends with 0.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class CannotListen(Exception):
 class HttpServer:
     """Accepts connections until `drain` is called.
 
-    **Shutdown.** A signal calls `drain`: it returns at once, the engine leases nothing any more, and parked requests are
-    answered. `close` then stops listening, closes idle connections, and lets the others end with the reply to their current
+    **Shutdown.** A signal calls `drain`: it returns at once. For `drain_notice_seconds` the server only says that it is not
+    ready, and hands its shards to others. Then the engine leases nothing any more, and parked requests are answered. `close` then stops listening, closes idle connections, and lets the others end with the reply to their current
     request, which says `connection: close`. Connections that are left after `drain_seconds`, or at a second signal, are
     dropped: a client that does not read its reply must not keep a process alive that its supervisor is about to kill.
     Dropping is safe: the decision of a request is on disk or was never answered, and our clients repeat a request under the
@@ -50,6 +50,7 @@ class HttpServer:
         self._listening: list[asyncio.Server] = []
         self._draining = asyncio.Event()
         self._forced = asyncio.Event()
+        self._notice: asyncio.TimerHandle | None = None
 
     async def listen(self, sockets: list[socket.socket]) -> list[str]:
         """Accept connections on these sockets. Returns the addresses."""
@@ -64,12 +65,21 @@ class HttpServer:
         return addresses_of(self._settings, sockets)
 
     def drain(self) -> None:
-        """Begin to stop. A second call drops what has not ended."""
+        """Begin to stop: at once, or after a notice. A second call ends the notice; a further one drops what has not ended."""
+        notice = self._settings.drain_notice_seconds
         if self._draining.is_set():
             self._forced.set()
+        elif notice and self._notice is None:
+            self._app.server.announce_drain()
+            self._notice = asyncio.get_running_loop().call_later(notice, self._stop)
         else:
-            self._draining.set()
-            self._app.server.drain()
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._notice is not None:
+            self._notice.cancel()
+        self._draining.set()
+        self._app.server.drain()
 
     async def drain_requested(self) -> None:
         await self._draining.wait()

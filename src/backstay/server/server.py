@@ -13,10 +13,12 @@ from msgspec.structs import replace
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.api import Api
 from backstay.engine.cache import Reply
+from backstay.engine.draining import Draining
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.matching import Matching
 from backstay.engine.node import Node
 from backstay.engine.node_secrets import NodeSecrets
+from backstay.engine.process_facts import process_facts
 from backstay.engine.queue_rates import QueueRates
 from backstay.engine.recovery import COME_BACK
 from backstay.engine.world import Alarm, AsyncioWorld, World
@@ -77,7 +79,7 @@ class Server:
         """`address`: by which other nodes of the database call this server; None: they reach it through the database."""
         self.settings = settings
         self.address = address
-        self.node_id: Callable[[], int | None] = lambda: None
+        self.node_id: Callable[[], int | None] = lambda: self.node.shards.me or None
         self._authenticator = authenticator
         signs = settings.auth == "signature"
         self.signatures = Signatures(settings.signature_key or "", lambda: self.now) if signs else None
@@ -163,9 +165,11 @@ class Server:
             views=settings.views,
             certify=True,
             guest=settings.weight == 0,
+            facts=process_facts(name=settings.node_name, weight=settings.weight, address=self.address),
             links=self.links if is_server(path) else None,
         )
         self.engine = self.node.engine
+        self.drains = Draining(self.node)
         self.rates = QueueRates(world.now)
         self.engine.observe_commits(self.rates.committed)
         self.recovery = self.node.recovery
@@ -188,6 +192,7 @@ class Server:
                 self.loop_watch.start()
             self._forget_later()
             await self.node.open()
+            self.drains.start()
             if self.engine.holder:
                 self.sweep_policy.swept()  # recovery has looked at everything
         except BaseException:
@@ -236,6 +241,7 @@ class Server:
             self._reload.cancel()
         if self._loading is not None:
             self._loading.cancel()
+        self.drains.end()
         self.retention.stop()
         self.feed.close()
         await self.bulks.close()
@@ -299,8 +305,13 @@ class Server:
         self.worker_links.send_away()
         self.questions.send_away()
 
+    def announce_drain(self) -> None:
+        """Say that this server is about to stop. It serves on, and hands its shards to others."""
+        self.drains.end()
+
     def drain(self) -> None:
         """Stop leasing tasks, and answer all waiting requests at once."""
+        self.announce_drain()
         self.draining = True
         # Workers are sent away; they report to the next server.
         over = self.now + round(self.settings.drain_seconds * SECOND) + COME_BACK

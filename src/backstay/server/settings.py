@@ -51,6 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     store: str = "sqlite:backstay.db"
     advertise: str | None = None
     weight: Annotated[int, Meta(ge=0, le=1000)] = 1
+    node_name: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     server_id: str = "backstay"
     default_namespace: str = "default"
 
@@ -92,6 +93,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_live_streams: Count = 2_000
     max_live_streams_per_address: Count = 100
     drain_seconds: Seconds = 20
+    drain_notice_seconds: Annotated[float, Meta(ge=0, le=3600)] = 0
 
     heartbeat_interval_seconds: Annotated[int, Meta(ge=1, le=3600)] = 60
     worker_stale_after_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 180
@@ -230,6 +232,8 @@ def _checked(settings: Settings) -> Settings:
     if settings.auth == "signature" and not settings.signature_key:
         raise WrongSetting("auth is 'signature', which needs signature_key (DW_SIGNATURE_KEY)")
     _check_groups(settings)
+    if settings.weight == 0 and not is_server(settings.store):
+        raise WrongSetting("weight is 0, but a server on a SQLite file is its only engine; leave weight out")
     if settings.advertise is not None:
         from backstay.link.http import origin_of  # here: few need it, and it imports asyncio
 

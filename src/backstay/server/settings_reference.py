@@ -27,6 +27,8 @@ SECTIONS = [
             " it cannot be reached, they reach it through the database, which takes more work",
             "weight": "the share of the workflows that this server works for, beside other servers of the same database, in"
             " proportion to theirs; 0: it takes requests, and hands them to the others",
+            "node_name": "what operators call this server among the others of its database; by default its machine and"
+            " process id",
             "server_id": "the name that the server reports",
             "environment_name": "what pages call this server, for example `production`",
             "environment_colour": "the colour that pages give it: a name such as `red`, or `#rrggbb`",
@@ -34,6 +36,8 @@ SECTIONS = [
             "tls_certificate": "the certificate chain, a PEM file; with `tls_key` the server speaks HTTPS",
             "tls_key": "the private key of the certificate, a PEM file",
             "drain_seconds": "how long running requests may take when the server stops",
+            "drain_notice_seconds": "how long a server that was told to stop (SIGTERM) still takes requests while"
+            " `/api/ready` says that it is not ready; longer than a load balancer needs to notice",
         },
         "How to [use PostgreSQL](../how-to/postgresql.md).",
     ),

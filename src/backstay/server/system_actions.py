@@ -34,6 +34,8 @@ ACTIONS: Mapping[tuple[str, str], str] = {
     ("POST", "/api/task-queues/{queue}/build-ids/drain"): "build.drain",
     ("POST", "/api/task-queues/{queue}/build-ids/resume"): "build.resume",
     ("POST", "/api/task-queues/{queue}/build-ids/promote"): "build.promote",
+    ("POST", "/api/nodes/{node}/drain"): "node.drain",
+    ("POST", "/api/nodes/{node}/resume"): "node.resume",
     ("POST", "/api/search-attributes"): "search_attribute.create",
     ("DELETE", "/api/search-attributes/{name}"): "search_attribute.delete",
     ("POST", "/api/bulk"): "bulk.start",

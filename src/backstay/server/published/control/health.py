@@ -28,22 +28,26 @@ async def ready(server: Server, request: HttpRequest) -> HttpResponse:
     reasons: list[dict[str, str]] = []
     if engine.down is not None:
         reasons.append({"code": "database_unavailable", "message": "the database cannot commit; see the log"})
+    # A node that has just got shards of others serves everything meanwhile, as any node does.
+    recovering = engine.store.exclusive and engine.holder and not server.recovery.up
     if not engine.active:
         reasons.append({"code": "engine_elsewhere", "message": "another process is the engine of this database"})
-    elif engine.holder and not server.recovery.up:
+    elif recovering:
         reasons.append(
             {"code": "recovering", "message": "the engine reads open runs and leases; it serves in a moment"}
         )
-    if server.draining:
-        reasons.append({"code": "draining", "message": "this server is about to stop"})
+    draining = server.node.facts.draining
+    if draining:
+        why = (
+            "this server is about to stop"
+            if server.drains.ended
+            else "this server hands its work to others, as an operator wished"
+        )
+        reasons.append({"code": "draining", "message": why})
     checks = {
         "database": "ok" if engine.down is None else "unavailable",
-        "engine": "held_by_another_process"
-        if not engine.active
-        else "recovering"
-        if engine.holder and not server.recovery.up
-        else "ok",
-        "draining": "yes" if server.draining else "no",
+        "engine": "held_by_another_process" if not engine.active else "recovering" if recovering else "ok",
+        "draining": "yes" if draining else "no",
     }
     body: dict[str, Any] = {
         "status": "not_ready" if reasons else "ready",

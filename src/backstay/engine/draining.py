@@ -1,0 +1,87 @@
+"""Draining: a process hands all its shards to others, serves on as a guest, and is not ready for new callers.
+
+An operator asks for it at any process of the database, so the wish is an entry of the registry. Each process looks for its own
+about once a second. If nobody else can take the shards, it keeps them and works on: work that waits is worse than a process that
+cannot be stopped yet.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from backstay.engine.node import Node
+from backstay.engine.periodic import PeriodicJob
+from backstay.engine.world import World
+from backstay.kernel.values import SECOND, Micros
+from backstay.store import RegistryEntry, Store, Unavailable
+
+log = logging.getLogger("backstay.engine")
+
+KIND = "node_drain"
+EVERY = SECOND
+FORGOTTEN = 600 * SECOND  # the wish for a process that nobody has seen for so long
+
+
+class DrainWish(Struct, frozen=True):
+    """When somebody asked for it."""
+
+    at: Micros
+
+
+class Draining:
+    """Follows the wishes for the process of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._world = node.engine.world
+        self._store = node.store
+        self._job = PeriodicJob(self._world, "drain", self.read)
+        self.ended = False  # the process is about to end: wishes do not count any more
+
+    def start(self) -> None:
+        if not self._store.exclusive:  # the one engine of a file hands over by ending
+            self._job.start(EVERY)
+
+    def end(self) -> None:
+        """The process is about to end: it drains, whatever anybody wishes."""
+        self.ended = True
+        self._job.stop()
+        self._node.facts = replace(self._node.facts, draining=True)
+
+    @property
+    def asked(self) -> bool:
+        """Whether this process hands over its shards."""
+        return self._node.facts.draining
+
+    async def read(self) -> None:
+        """Do what operators have asked this process for."""
+        wishes = {entry.name: entry.body for entry in await self._store.kept(KIND) if entry.body is not None}
+        me = str(self._node.shards.me)
+        self._set(me in wishes)
+        if self._node.engine.owned[0]:  # one process is enough for it
+            known = {str(id) for id in self._node.shards.nodes}
+            for name in wishes.keys() - known:
+                if self._world.now() - msgspec.json.decode(wishes[name], type=DrainWish).at > FORGOTTEN:
+                    await wish(self._world, self._store, int(name), False)
+
+    def _set(self, draining: bool) -> None:
+        if draining != self.asked and not self.ended:
+            self._node.facts = replace(self._node.facts, draining=draining)
+            log.warning("this process hands its shards to others" if draining else "this process takes shards again")
+
+
+async def wish(world: World, store: Store, node: int, draining: bool) -> None:
+    """Ask a process to drain, or not to any more. It looks for that about once a second."""
+    body = msgspec.json.encode(DrainWish(world.now())) if draining else None
+    written = world.future()
+
+    def done(error: Unavailable | None) -> None:
+        if not written.done():
+            written.set_exception(error) if error is not None else written.set_result(None)
+
+    store.keep(RegistryEntry(KIND, "", str(node), body), done)
+    await written

@@ -1,0 +1,22 @@
+"""What a process tells other processes at its database about itself."""
+
+from __future__ import annotations
+
+import os
+from socket import gethostname
+
+from backstay import __version__
+from backstay.protocol.native.nodes import SPEAKS
+from backstay.store.ownership import LEVEL, NodeFacts
+
+
+def process_facts(*, name: str | None = None, weight: int = 1, address: str | None = None) -> NodeFacts:
+    """`name`: for people; by default its machine and process id. `weight`: its share of the work; 0: it owns nothing."""
+    return NodeFacts(
+        name=name or f"{gethostname()[:200]}:{os.getpid()}",
+        weight=weight,
+        address=address,
+        version=__version__,
+        speaks=SPEAKS,
+        level=LEVEL,
+    )

@@ -1,0 +1,77 @@
+"""Routes of the nodes of a database: all living processes that work at it, who owns how much, and which of them are leaving."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from backstay.engine.draining import wish
+from backstay.engine.node_views import NodeAnswer, NodesAnswer, shown_nodes
+from backstay.server.auth import ADMIN, OPERATOR
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.router import Route
+from backstay.server.server import Server
+
+
+class NodeBody(Struct, frozen=True, kw_only=True):
+    """Nothing: the path says which node."""
+
+
+async def nodes(server: Server, request: HttpRequest) -> NodesAnswer:
+    """Every living process at the database. `this` is the one that answers."""
+    return shown_nodes(await server.store.look(), one_owner=server.store.exclusive)
+
+
+async def drain(server: Server, request: HttpRequest) -> HttpResponse:
+    """Let a node hand its shards to others. It serves on, and is not ready for new callers."""
+    return await _wish(server, request, True)
+
+
+async def resume(server: Server, request: HttpRequest) -> HttpResponse:
+    """Let a node take shards again."""
+    return await _wish(server, request, False)
+
+
+async def _wish(server: Server, request: HttpRequest, draining: bool) -> HttpResponse:
+    request.decode(NodeBody)
+    found = await nodes(server, request)
+    node = _named(found, request.params["node"])
+    if found["one_owner"]:
+        raise HttpError(
+            409,
+            "one_owner",
+            "one process at a time works for a file; stop it (SIGTERM), and another one that has it open takes over",
+        )
+    await wish(server.engine.world, server.store, int(node["id"]), draining)
+    return HttpResponse({**node, "draining": draining}, 202)
+
+
+def _named(found: NodesAnswer, named: str) -> NodeAnswer:
+    """The node with this id or name. Two may have one name: then only the id says which."""
+    matching = [node for node in found["nodes"] if node["id"] == named] or [
+        node for node in found["nodes"] if node["name"] == named
+    ]
+    if not matching:
+        known = ", ".join(f"{node['name']} ({node['id']})" for node in found["nodes"][:10])
+        raise HttpError(404, "node_not_found", f"there is no living node {named!r}; there are: {known}")
+    if len(matching) > 1:
+        ids = [node["id"] for node in matching]
+        raise HttpError(409, "ambiguous_node", f"{len(ids)} nodes are called {named!r}; name one by its id", ids=ids)
+    return matching[0]
+
+
+ROUTES = [
+    Route("GET", "/api/nodes", nodes, "control", OPERATOR, any_namespace=True),
+    *(
+        Route(
+            "POST",
+            f"/api/nodes/{{node}}/{verb}",
+            act,
+            "control",
+            ADMIN,
+            any_namespace=True,
+            body=NodeBody,
+        )
+        for verb, act in (("drain", drain), ("resume", resume))
+    ),
+]
