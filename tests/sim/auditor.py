@@ -609,8 +609,8 @@ class Auditor:
                 self.told(told)
 
     def done_once(self) -> None:
-        """As long as nobody dies and nothing is falsified, an attempt is followed by another only if it has failed."""
-        if set(self.sim.faults.fired) - self.sim.kinds.gentle:
+        """As long as nobody dies or is taken for dead and nothing is falsified, only an attempt that failed is followed by another."""
+        if self.sim.deposed or set(self.sim.faults.fired) - self.sim.kinds.gentle:
             return
         for run in self.sim.disk.runs.values():
             if run.queue != "default":

@@ -47,6 +47,7 @@ class OwnershipRows:
         self.evidence: Callable[[WriterRow], bool | None] = lambda row: row.session
         self.writers: dict[int, WriterRow] = {}
         self.shards = [StoredShard() for _ in range(shards)]
+        self.fences = 0  # so far
         self._ids = 0
 
     def enrol(self) -> WriterRow:
@@ -83,6 +84,7 @@ class OwnershipRows:
 
     def fence(self, row: WriterRow) -> None:
         row.fenced = True
+        self.fences += 1
         for shard in self.of(row.id):
             self.give(shard, None, row.clock)
 

@@ -48,20 +48,6 @@ SHARD_MUTANTS = [
         often=("storm", "store down"),
         far=True,
     ),
-    Mutant(
-        "a lost shard stays in memory",
-        "backstay.engine.engine:Engine.lose",
-        "self.discard_cached(entry)",
-        "",
-        often=("storm",),
-    ),
-    Mutant(
-        "the timers of a lost shard ring",
-        "backstay.engine.engine:Engine.lose",
-        "self.timers.forget(is_lost)",
-        "",
-        often=("storm",),
-    ),
     # claiming
     Mutant(
         "nothing is read of a shard that was gained",
@@ -153,12 +139,6 @@ SHARD_MUTANTS = [
         "None if self._engine.owns(entry.instance.key) else self._world.now() + LEASE",
         "None",
         often=("moved to thread",),
-    ),
-    Mutant(
-        "a worker is told to stop from memory",
-        "backstay.engine.refusals:is_refusal",
-        "isinstance(value, HeartbeatReply) and not value.can_continue",
-        "False",
     ),
     Mutant(
         "notices of others are taken",

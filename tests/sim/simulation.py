@@ -126,6 +126,7 @@ class Simulation:
         self.away: list[AwayWorker] = []
         self.rows = Rows(self)
         self.rolled: set[int] = set()  # places that have had their rolling restart
+        self.deposed = 0  # who were taken for dead before all was calm
         self.deaf = self.faults.fires("deaf")
         # When calm comes, everybody may go on as they are for a while before they are replaced; with clocks that agree.
         # Who has lived through all of it, because nobody is killed in this seed, has the most to show.
@@ -361,6 +362,7 @@ class Simulation:
         self.log("calm")
         self.faults.calm = True
         self.sharing.calm()
+        self.deposed = self.disk.ownership.fences
         if (
             self.stays and not self.faults.on <= self.kinds.gentle
         ):  # leases and timeouts end with it, and work is done again
