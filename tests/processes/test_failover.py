@@ -59,18 +59,21 @@ class Server:
                 return (await http.get(f"{self.url}/api/ready", timeout=0.5)).status_code == 200
         return False
 
-    async def owns_all(self) -> bool:
-        """Whether every shard has one owner, and the process has a session under this server's name."""
+    async def owners(self) -> list[int]:
+        """The processes that own shards, if no shard is without one."""
         connection = await asyncpg.connect(address(self._database).dsn)
         try:
             await connection.execute(f'set search_path = "{address(self._database).schema}"')
             found = await connection.fetch(
-                "select count(distinct coalesce(owner, 0)), count(distinct w.id) from shard"
-                " left join writer w on w.id = shard.owner and not w.fenced"
+                "select distinct w.id from shard left join writer w on w.id = shard.owner and not w.fenced"
             )
-            return tuple(found[0]) == (1, 1)
+            return [] if any(row["id"] is None for row in found) else [row["id"] for row in found]
         finally:
             await connection.close()
+
+    async def owns_all(self) -> bool:
+        """Whether one process owns every shard."""
+        return len(await self.owners()) == 1
 
     async def cut(self) -> None:
         """End every session that it has with the database."""

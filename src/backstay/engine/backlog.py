@@ -132,6 +132,10 @@ class Backlog:
                 del self._levels[priority]
         return bool(self._levels)
 
+    def size(self) -> int:
+        """How many tasks wait, and perhaps some that closed meanwhile."""
+        return sum(len(waiting) for level in self._levels.values() for waiting in level.keys.values())
+
     def all(self) -> list[tuple[Micros, str, int]]:
         """(ready since, task id, instance) of all waiting tasks."""
         return [

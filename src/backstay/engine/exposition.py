@@ -99,6 +99,12 @@ def engine_families(engine: Engine, states: Mapping[tuple[str, str], int], lag: 
             "Tasks that were leased to workers.",
             [Sample({"kind": kind}, waited.count) for kind, waited in counters.waited.items()],
         ),
+        one(
+            "backstay_tasks_stolen",
+            "counter",
+            "Tasks of other nodes that a worker got here, because they waited too long there.",
+            counters.stolen,
+        ),
         MetricFamily(
             "backstay_schedule_to_start_seconds",
             "histogram",

@@ -20,6 +20,7 @@ class Lanes:
         self._lanes: dict[Lane, Backlog] = {}
         self._shares: dict[Queue, Shares] = {}
         self.waiting: set[str] = set()  # ids of the tasks in all lanes
+        self.on_wait: Callable[[Lane], None] | None = None  # called with the lane of each task that begins to wait
         self._closed = 0  # an upper bound of the tasks that closed while they waited and still take up memory
 
     def add(self, task: Task) -> None:
@@ -31,6 +32,8 @@ class Lanes:
         if backlog is None:
             backlog = self._lanes[lane] = Backlog(self._shares.setdefault(queue_of(task), Shares()), self.waiting)
         backlog.add(task)
+        if self.on_wait is not None:
+            self.on_wait(lane)
 
     def forget(self, is_lost: Callable[[int], bool]) -> None:
         """Drop the tasks of these instances: another process owns them."""
@@ -76,6 +79,10 @@ class Lanes:
                     self.waiting.discard(task_id)
                     found[workflow] = None
         return list(found)
+
+    def sizes(self) -> list[tuple[Lane, int]]:
+        """The lanes, and about how many tasks wait in each."""
+        return [(lane, backlog.size()) for lane, backlog in self._lanes.items()]
 
     def queues(self) -> set[Queue]:
         """The queues that have waiting tasks."""

@@ -7,6 +7,7 @@ one is accepted.
 from __future__ import annotations
 
 import hmac
+from hashlib import sha256
 from secrets import token_urlsafe
 
 import msgspec
@@ -39,6 +40,14 @@ class NodeSecrets:
             await self.load()
         return self._known[0]
 
+    async def database(self) -> str:
+        """Tells this database from others, and does not tell the secret."""
+        return _digest(await self.ours())
+
+    def is_of(self, database: str) -> bool:
+        """Whether a caller means this database."""
+        return database in map(_digest, self._known)
+
     async def _make(self) -> None:
         written = self._world.future()
 
@@ -70,3 +79,7 @@ class NodeSecrets:
             await self.load()
         except Unavailable:
             self._looked = None
+
+
+def _digest(secret: str) -> str:
+    return sha256(b"database " + secret.encode()).hexdigest()[:32]

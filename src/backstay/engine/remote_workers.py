@@ -62,15 +62,17 @@ class RemoteWorker:
 
     def takes(self, lane: Lane) -> bool:
         """Whether this worker could take one more task of this lane now."""
-        kind = lane.kind
-        slot = self.slot(kind, lane.type)
+        slot = self.slot(lane.kind, lane.type)
+        return self.used[slot] < self.slots[slot] and self.suits(lane)
+
+    def suits(self, lane: Lane) -> bool:
+        """Whether this worker could take a task of this lane if it had a slot."""
         return (
             self.open
             and lane.queue in self.queues
             and lane.queue not in self.resting
             and lane.namespace == self.namespace
-            and lane.type in self.types[kind]
-            and self.used[slot] < self.slots[slot]
+            and lane.type in self.types[lane.kind]
             and lane.session is None  # activities of sessions go to workers that poll
             and self.claimant.serves(lane) is None
         )

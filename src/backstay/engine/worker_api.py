@@ -24,7 +24,7 @@ from backstay.kernel.features.activity import (
     HeartbeatReply,
 )
 from backstay.kernel.features.activity import status as activity_status
-from backstay.kernel.features.lease import Claim, Claimant, Release
+from backstay.kernel.features.lease import Claim, Claimant, Release, Renew
 from backstay.kernel.features.lease import claim_status as claim_status_of
 from backstay.kernel.features.workflow_task import (
     CompleteWorkflowTask,
@@ -174,6 +174,8 @@ class WorkerApi:
                 return await self._end_attempt(request.namespace, message)
             case HeartbeatActivity() as message:
                 return await self._verb(request.namespace, message.run_id, message)
+            case Renew() as message:
+                return await self._verb(request.namespace, message.task_id, message)
             case _:
                 raise TypeError(f"a worker does not report {type(request.message).__name__}")
 

@@ -230,6 +230,7 @@ class Server:
 
     async def _shut(self) -> None:
         self.loop_watch.stop()
+        self.worker_links.stop()
         self._counts.stop()
         await self.workers.heartbeats.stop()
         if self._forget is not None:

@@ -25,6 +25,8 @@ from backstay.protocol import schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import events
 from backstay.protocol.native.events import WireEvent
+from backstay.protocol.native.worker import OTHER_NODE as OTHER_NODE
+from backstay.protocol.native.worker import TO_HEADER as TO_HEADER
 from backstay.protocol.native.worker import AnyCommand
 
 SPEAKS = (1, 1)
@@ -32,14 +34,11 @@ SPEAKS = (1, 1)
 
 HEADER = "X-Backstay-Link"
 SECRET_HEADER = "X-Backstay-Secret"
-TO_HEADER = "X-Backstay-To"
-"""The id of the node that the sender means: another one may have taken over its address."""
 
 PATH = "/api/node/call/"
 MANY = "/api/node/calls"
 
 ELSEWHERE = "owned_elsewhere"
-OTHER_NODE = "other_node"
 
 
 def understands(speaks: tuple[int, int]) -> bool:

@@ -3,6 +3,9 @@
 A worker opens a link (on the wire a *station*), keeps one exchange parked for new tasks, and sends reports in others; any
 reply may carry tasks. A lost reply ends the link: the worker opens another and lists the tasks it holds, and the server
 offers its other leases to other workers. Reports that may have arrived are sent again, marked as such.
+
+A database may have several nodes. Then a worker has a link to each of them, and divides its slots between them. What a link
+says about that is optional: an older release on either side does without it.
 """
 
 from __future__ import annotations
@@ -32,6 +35,12 @@ PARKED = 25.0
 """Seconds that an exchange is parked."""
 CLAIM = 30.0
 """Seconds after which a worker lists the tasks it holds again, while it holds any."""
+TO_HEADER = "X-Backstay-To"
+"""The id of the node that a request is for. Another node that gets it hands it on."""
+VIA_HEADER = "X-Backstay-Via"
+"""The node that has handed a request on. It is handed on once."""
+OTHER_NODE = "other_node"
+"""Why a request for another node is refused: that one is gone, or cannot be reached from here."""
 
 if TYPE_CHECKING:
     AnyCommand = Command
@@ -41,15 +50,36 @@ else:
 # -- opening a link
 
 
-class HeldTask(Struct, frozen=True, array_like=True, gc=False):
-    """A lease that the worker works on: its code or attempt runs, or its outcome is being reported."""
+class HeldTask(Struct, frozen=True, array_like=True, gc=False, omit_defaults=True):
+    """A lease that the worker works on: its code or attempt runs, or its outcome is being reported. `key`: of its instance."""
 
     task_id: str
     attempt: int
+    key: int = 0
+
+
+class Slots(Struct, frozen=True, array_like=True, gc=False):
+    """A number of tasks by the kind of slot that they take."""
+
+    workflow: int = 0
+    activity: int = 0
+    awaiting: int = 0  # activities that await, and need no thread
+
+
+class WorkerNode(Struct, frozen=True, array_like=True, gc=False):
+    """A node of the database. `address`: where it is called; None: it is only reached where it was reached already."""
+
+    id: int
+    address: str | None
+    weight: int = 1
 
 
 class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """`quiet`: types of events that live code of this worker does not need; it gets only their number."""
+    """`quiet`: types of events that live code of this worker does not need; it gets only their number.
+
+    `total`: all slots of a worker that has links to several nodes; what it opens the link with is the part of this node, and
+    the node tells it what waits. `elsewhere`: the tasks that it holds through other links. `database`: see `Opened`.
+    """
 
     worker_id: str
     queues: list[str]
@@ -67,12 +97,17 @@ class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
     host: str | None = None
     process_id: int | None = None
     compatibility_namespace: str | None = None
+    total: Slots | None = None
+    elsewhere: list[HeldTask] = []
+    database: str | None = None
 
 
 class Opened(Struct, frozen=True, kw_only=True):
     """`lost`: tasks that the worker holds without a lease. `commands`: the types that this server accepts.
 
-    `limits`, `max_body_bytes`: the limits of a run and of a request, which the worker checks before it sends.
+    `limits`, `max_body_bytes`: the limits of a run and of a request, which the worker checks before it sends. `node`: the id of
+    this node, `nodes`: all nodes to which the worker may open links, this one included; none if the database has one server
+    only. `database`: tells this database from others, so that a worker opens no link to a server of another one.
     """
 
     station: str
@@ -80,11 +115,17 @@ class Opened(Struct, frozen=True, kw_only=True):
     commands: list[str]
     limits: Limits
     max_body_bytes: int
+    node: int | None = None
+    nodes: list[WorkerNode] = []
+    database: str | None = None
 
 
-class Closing(Struct, frozen=True, kw_only=True):
+class Closing(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`stays`: the worker goes on with its links to other nodes."""
+
     worker_id: str
     station: str
+    stays: bool = False
 
 
 # -- reports
@@ -166,7 +207,11 @@ Report = TaskDone | TaskFailed | AttemptDone | AttemptFailed | Heartbeat | Given
 
 class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`again`: the reports may be repeated ones. `holding`: the leases that the worker works on, sent long before they run
-    out; only those are renewed. `draining`: the worker takes no new tasks."""
+    out; only those are renewed. `draining`: the worker takes no new tasks.
+
+    `elsewhere`: the tasks that it holds through other links; None: it does not say. `slots`: the part of its slots that this
+    node has from now on. `turn` grows with every change of it, so that a request which arrives late changes nothing.
+    """
 
     worker_id: str
     station: str
@@ -175,6 +220,9 @@ class Exchange(Struct, frozen=True, kw_only=True, omit_defaults=True):
     again: bool = False
     draining: bool = False
     holding: list[HeldTask] = []
+    elsewhere: list[HeldTask] | None = None
+    slots: Slots | None = None
+    turn: int = 0
 
 
 # -- replies
@@ -245,22 +293,33 @@ Delivery = TaskLease | ActivityLease | QueryTask
 
 class Exchanged(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`closed`: runs that have closed, whose activities may stop. `withdrawn`: tasks of attempts whose result is no longer
-    needed. `leaving`: the server is about to stop."""
+    needed. `leaving`: the server is about to stop.
+
+    To a worker with links to several nodes, `waiting`: how many tasks it could have here if it had more slots. `slots`: how
+    many this node has given out or may give out, as of the worker's `turn`. `nodes`: all nodes, if they have changed.
+    `roll_call`: the worker is to say which tasks it holds, here and elsewhere.
+    """
 
     answers: list[Answered] = []
     deliveries: list[Delivery] = []
     closed: list[str] = []
     withdrawn: list[str] = []
     leaving: bool = False
+    waiting: Slots | None = None
+    slots: Slots | None = None
+    turn: int = 0
+    nodes: list[WorkerNode] | None = None
+    roll_call: bool = False
 
 
-class HistoryWanted(Struct, frozen=True, kw_only=True):
-    """`task_id`: of a workflow task or a query task."""
+class HistoryWanted(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`task_id`: of a workflow task or a query task. `station`: the link that brought it."""
 
     worker_id: str
     task_id: str
     attempt: int
     after: Int64
+    station: str = ""
 
 
 class HistoryPart(Struct, frozen=True, kw_only=True):

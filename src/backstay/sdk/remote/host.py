@@ -1,6 +1,6 @@
 """The host of a remote worker's executor: it receives tasks from the server and sends reports to it.
 
-`ServerLink` is the connection; the host is what the connection is for. It has three parts, and a task goes through them in
+`ServerLink` is a connection; the host is what connections are for. There may be several, to the nodes of one database. It has three parts, and a task goes through them in
 this order. `tasks` starts the code of a workflow task, with live code or a whole history. `reports` turns the result into a
 report, and may resume code early (`eager.py`). `sticky` knows where the live code of each run stands between tasks. The host
 itself holds the leases.
@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -40,6 +40,14 @@ from backstay.threads import ThreadPool
 log = logging.getLogger("backstay.worker")
 
 REMEMBERED = 1000  # ended runs and withdrawn tasks
+
+
+class Origin(NamedTuple):
+    """Where a leased task came from. `link` None: the link is gone. `kind`: of the slot that it takes."""
+
+    link: object
+    key: int
+    kind: str
 
 
 class LoopClock:
@@ -98,12 +106,14 @@ class RemoteHost:
         self.sticky = StickyRuns(self.executor, live)
         self._fetch = fetch
         self.tasks = WorkflowTasks(self, self.executor, self.sticky, fetch)
-        self.reports = Reports(self.executor, self.sticky, self.tasks, bounds, send)
+        self.reports = Reports(self.executor, self.sticky, self.tasks, bounds, send, self.link_of)
         self.report = self.reports.report
         self.heartbeat = self.reports.heartbeat
         self._ended: OrderedDict[str, None] = OrderedDict()  # ids of closed runs and of withdrawn tasks
         self._declined: OrderedDict[str, None] = OrderedDict()  # tasks of these that were given back once
         self.leases: dict[str, int] = {}  # task id -> attempt, of every task that this worker holds
+        self._origins: dict[str, Origin] = {}  # by task id; also those of some tasks that it no longer holds
+        self._questions: dict[str, object] = {}  # the links of queries that are being answered
 
     # -- called by the executor
 
@@ -150,6 +160,34 @@ class RemoteHost:
         """Whether any leased task is still running or not yet reported."""
         return bool(self.leases)
 
+    # -- links
+
+    def link_of(self, task_id: str | None) -> object:
+        """The link that a task or a query came from; None: it is gone, or not known."""
+        if task_id in self._questions:
+            return self._questions[task_id]
+        found = self._origins.get(task_id or "")
+        return None if found is None else found.link
+
+    def count(self, link: object) -> wire.Slots:
+        """How many of the tasks that it holds came from a link."""
+        kinds = Counter(
+            origin.kind for id in self.leases if (origin := self._origins.get(id)) is not None and origin.link is link
+        )
+        return wire.Slots(kinds["workflow"], kinds["activity"], kinds["awaiting"])
+
+    def orphan(self, link: object) -> None:
+        """Report the tasks that came from a link by any other: it is gone."""
+        for id, origin in self._origins.items():
+            if origin.link is link:
+                self._origins[id] = origin._replace(link=None)
+        self.sticky.forget_of(link)
+
+    def _came(self, task_id: str, link: object, key: int, kind: str) -> None:
+        self._origins[task_id] = Origin(link, key, kind)
+        if len(self._origins) > 2 * len(self.leases) + REMEMBERED:
+            self._origins = {id: origin for id, origin in self._origins.items() if id in self.leases}
+
     def held_tasks(self, unanswered: set[str]) -> list[wire.HeldTask]:
         """Return the leases that this worker works on. Any other lease is given back, because no report would end it.
 
@@ -159,7 +197,8 @@ class RemoteHost:
         for task_id in [id for id in self.leases if id not in at_work]:
             log.error("task %s is not being worked on; it is given back to the server", task_id)
             self._give_back(task_id)
-        return [wire.HeldTask(task_id, attempt) for task_id, attempt in self.leases.items()]
+        keys = {id: origin.key for id, origin in self._origins.items()}
+        return [wire.HeldTask(task_id, attempt, keys.get(task_id, 0)) for task_id, attempt in self.leases.items()]
 
     def on_answered(self, pending: PendingReport) -> None:
         """End the lease of a report that was answered, unless the next attempt of its task has been delivered already."""
@@ -168,21 +207,26 @@ class RemoteHost:
             del self.leases[task_id]
 
     def _give_back(self, task_id: str) -> None:
-        self.reports.give_back(task_id, self.leases.pop(task_id))
+        self.reports.give_back(task_id, self.leases.pop(task_id), self.link_of(task_id))
 
     # -- called by the link, with what the server sent
 
-    def deliver(self, deliveries: list[wire.Delivery]) -> None:
+    def deliver(self, deliveries: list[wire.Delivery], link: object = None) -> None:
         with self.executor.burst():
             for delivery in deliveries:
                 match delivery:
                     case wire.TaskLease(task_id=id, attempt=attempt):
+                        self._came(id, link, delivery.key, "workflow")
                         self.leases[id] = attempt
                         self.tasks.begin(delivery)
-                    case wire.ActivityLease():
+                    case wire.ActivityLease(assignment=assignment):
+                        activity = self.executor.registry.activities.get(assignment.activity_type)
+                        kind = "awaiting" if activity is not None and activity.is_async else "activity"
+                        self._came(assignment.task.id, link, assignment.task.workflow, kind)
                         self._start_attempt(delivery)
                     case wire.QueryTask():
-                        self.spawn(self._answer_query(delivery), "backstay-question")
+                        self._questions[delivery.question] = link
+                        self.spawn(self._answer_query(delivery, link), "backstay-question")
 
     def _start_attempt(self, lease: wire.ActivityLease) -> None:
         assignment = lease.assignment
@@ -191,7 +235,7 @@ class RemoteHost:
             # The server said that this attempt is no longer wanted before it delivered the attempt. If the server
             # delivers it again, it is wanted: the database was restored from a backup taken before its end.
             self._declined[task.id] = None
-            self.reports.give_back(task.id, task.attempt)
+            self.reports.give_back(task.id, task.attempt, self.link_of(task.id))
             return
         self.leases[task.id] = task.attempt
         self.reports.on_attempt(assignment.activity_attempt_id, task.id)
@@ -234,7 +278,7 @@ class RemoteHost:
             self.leases.pop(task_id, None)
         self.executor.closed(run_id)
 
-    async def _answer_query(self, task: wire.QueryTask) -> None:
+    async def _answer_query(self, task: wire.QueryTask, link: object) -> None:
         inquiry = task.inquiry
         answer = wire.QueryAnswer(task.question, task.attempt)
         try:
@@ -248,7 +292,8 @@ class RemoteHost:
             answer = replace(answer, refused=Refusal("query_rejected", f"the worker failed: {error!r}"))
         else:
             answer = replace(answer, value=result) if inquiry.kind == "query" else replace(answer, objection=result)
-        self.reports.answer_query(answer)
+        self._questions.pop(task.question, None)
+        self.reports.answer_query(answer, link)
 
     def _is_current(self, run: int, last: Recorded) -> bool:
         """Return whether the live code of a run has seen its history up to this event, its last one."""

@@ -20,10 +20,10 @@ class PendingReport:
     """A report without an answer.
 
     `task_id`: the task whose lease it ends. `run`: the run whose live code it reports on. `again`: it may have been sent
-    before. `size`: about how many bytes it has, set when it is sent.
+    before. `size`: about how many bytes it has, set when it is sent. `link`: the one that it is sent by.
     """
 
-    __slots__ = ("again", "answered", "report", "run", "size", "task_id")
+    __slots__ = ("again", "answered", "link", "report", "run", "size", "task_id")
 
     def __init__(
         self, report: wire.Report, task_id: str | None, run: int | None, answered: Callable[[wire.Answered], None]
@@ -34,6 +34,7 @@ class PendingReport:
         self.answered = answered
         self.again = False
         self.size = 0
+        self.link: object = None
 
 
 class ReportQueue:
@@ -100,9 +101,17 @@ class ReportQueue:
         self._postponed[pending] = None
 
     def resend(self, pending: PendingReport) -> None:
-        """Send a postponed report again."""
-        del self._postponed[pending]
-        self.add(pending)
+        """Send a postponed report again, unless another link has it by now."""
+        if pending in self._postponed:
+            del self._postponed[pending]
+            self.add(pending)
+
+    def take_all(self) -> list[PendingReport]:
+        """Remove and return all reports: another link sends them."""
+        found = list(self)
+        for one in (self._sent, self._waiting, self._postponed, self._heartbeats):
+            one.clear()
+        return found
 
     def requeue_sent(self) -> None:
         """Put all sent reports back, before those that wait: the link is lost, and no answer will come."""

@@ -42,12 +42,15 @@ class Reports:
         tasks: WorkflowTasks,
         bounds: Bounds,
         send: Callable[[PendingReport], None],
+        link_of: Callable[[str | None], object],
     ) -> None:
+        """`link_of`: the link that a task came from, to which it is reported."""
         self._executor = executor
         self._sticky = sticky
         self._tasks = tasks
         self._bounds = bounds
         self._send = send
+        self._link_of = link_of
         self._eager = EagerResume(executor, sticky)
         self._attempts: dict[str, str] = {}  # attempt id -> task id
 
@@ -82,20 +85,26 @@ class Reports:
         def answered(answer: wire.Answered) -> None:
             heard(ServerHeartbeatAnswer(answer.goes_on and answer.refused is None, answer.cancel_requested))
 
-        self._send(PendingReport(beat, None, None, answered))
+        pending = PendingReport(beat, None, None, answered)
+        pending.link = self._link_of(self._attempts.get(attempt_id(message.run_id, message.step, message.attempt)))
+        self._send(pending)
 
     def cannot_run(self, key: int, task_id: str, attempt: int, error: Exception) -> None:
         """Fail a workflow task that could not start. The server offers it again, with growing pauses."""
         block = Block(message=f"the worker failed: {error}", type=type(error).__name__)
         self._queue(PendingReport(wire.TaskFailed(key, task_id, attempt, block), task_id, None, _log_refusal))
 
-    def give_back(self, task_id: str, attempt: int) -> None:
-        """Return a lease that this worker does not work on and will not report."""
-        self._send(PendingReport(wire.GivenBack(task_id, attempt), None, None, _log_refusal))
+    def give_back(self, task_id: str, attempt: int, link: object) -> None:
+        """Return a lease that this worker does not work on and will not report, to where it came from."""
+        pending = PendingReport(wire.GivenBack(task_id, attempt), None, None, _log_refusal)
+        pending.link = link
+        self._send(pending)
 
-    def answer_query(self, query_answer: wire.QueryAnswer) -> None:
+    def answer_query(self, query_answer: wire.QueryAnswer, link: object) -> None:
         """Send the answer to a query or the result of a validator."""
-        self._send(PendingReport(query_answer, None, None, lambda answer: None))
+        pending = PendingReport(query_answer, None, None, lambda answer: None)
+        pending.link = link
+        self._send(pending)
 
     def prepare_resend(self, pending: PendingReport) -> PendingReport:
         """Prepare a report for being sent again, because it may not have arrived.
@@ -113,6 +122,7 @@ class Reports:
         return self._attempts.pop(attempt_id(message.run_id, message.step, message.attempt), None)
 
     def _queue(self, pending: PendingReport) -> None:
+        pending.link = self._link_of(pending.task_id)
         if pending.run is not None:
             self._sticky.on_report(pending.run)
         self._send(pending)
@@ -131,12 +141,13 @@ class Reports:
         )
 
         def answered(answer: wire.Answered) -> None:
-            self._on_sticky_state(run, assignment.run_id, answer)
+            self._on_sticky_state(run, assignment.run_id, answer, pending)
             _reply(answer, reply)
             if answer.refused is not None:
                 log.warning("workflow %s: completion refused: %s", assignment.workflow_id, answer.refused.message)
 
-        self._queue(PendingReport(done, message.task_id, run, answered))
+        pending = PendingReport(done, message.task_id, run, answered)
+        self._queue(pending)
 
     def _activity_done(self, key: int, message: CompleteActivity) -> None:
         breach = self._bounds.breach(message.result)
@@ -153,14 +164,15 @@ class Reports:
         ahead = run
 
         def answered(answer: wire.Answered) -> None:
-            self._on_sticky_state(ahead, message.run_id, answer)
+            self._on_sticky_state(ahead, message.run_id, answer, pending)
             _log_refusal(answer)
 
-        self._queue(PendingReport(done, self._task_of(message), ahead, answered))
+        pending = PendingReport(done, self._task_of(message), ahead, answered)
+        self._queue(pending)
 
-    def _on_sticky_state(self, run: int, run_id: str, answer: wire.Answered) -> None:
+    def _on_sticky_state(self, run: int, run_id: str, answer: wire.Answered, pending: PendingReport) -> None:
         try:
-            self._sticky.on_answer(run, run_id, answer.stand)
+            self._sticky.on_answer(run, run_id, answer.stand, pending.link)
         finally:
             self._tasks.on_report_answered(run)
 

@@ -15,7 +15,8 @@ from backstay.sdk.worker.executor import WorkerExecutor
 class StickyCode(NamedTuple):
     """The position of a run's live code as the server knows it: the length and checksum of the history it has seen.
 
-    `unseen` events were recorded since. `events` are those of them that matter to code; the others are only counted.
+    `unseen` events were recorded since. `events` are those of them that matter to code; the others are only counted. `link`:
+    the one whose server knows it.
     """
 
     run_id: str
@@ -23,6 +24,7 @@ class StickyCode(NamedTuple):
     checksum: int
     unseen: int
     events: list[Recorded]
+    link: object = None
 
 
 class StickyRuns:
@@ -52,8 +54,9 @@ class StickyRuns:
         self.remove(run)
         self._executor.forget(run)
 
-    def forget_all(self) -> None:
-        for run in list(self._by_run):
+    def forget_of(self, link: object) -> None:
+        """Drop the live code that the server of this link knows of."""
+        for run in [run for run, code in self._by_run.items() if code.link is link]:
             self.forget(run)
 
     # -- unanswered reports
@@ -64,7 +67,7 @@ class StickyRuns:
     def on_report(self, run: int) -> None:
         self._reporting[run] = self._reporting.get(run, 0) + 1
 
-    def on_answer(self, run: int, run_id: str, stand: wire.StickyState | None) -> None:
+    def on_answer(self, run: int, run_id: str, stand: wire.StickyState | None, link: object) -> None:
         """Take the position of a run's code from the answer to a report. Without a position the code is dropped."""
         left = self._reporting.get(run, 0) - 1
         if left > 0:
@@ -74,7 +77,7 @@ class StickyRuns:
         if stand is None or self._executor.live(run) is None:
             self.forget(run)
             return
-        self._by_run[run] = StickyCode(run_id, stand.length, stand.checksum, stand.count, unpack(stand.events))
+        self._by_run[run] = StickyCode(run_id, stand.length, stand.checksum, stand.count, unpack(stand.events), link)
         self._runs[run_id] = run
         while len(self._by_run) > self._limit:
             self.forget(next(iter(self._by_run)))

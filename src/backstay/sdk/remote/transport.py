@@ -49,11 +49,13 @@ class Access(NamedTuple):
     namespace: str
     most: int = LIMIT  # the most bytes of one reply
 
-    def client(self) -> HttpClient:
+    def client(self, more: dict[str, str] | None = None, patience: float | None = None) -> HttpClient:
+        """`more`: further headers. `patience`: see `HttpClient`."""
         headers = {"X-Namespace": self.namespace, calls.HEADER: str(calls.VERSION), "Content-Type": "application/json"}
+        headers |= more or {}
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
-        return HttpClient(self.url, headers, self.most)
+        return HttpClient(self.url, headers, self.most, patience=patience)
 
 
 class Patience(NamedTuple):

@@ -32,6 +32,7 @@ from backstay.sdk.errors import ServerUnreachable
 from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.report_queue import PendingReport
+from backstay.sdk.remote.server_links import ServerLinks
 from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import PAUSES, Access
 from backstay.sdk.remote.worker_link import Reset, ServerLink
@@ -157,15 +158,16 @@ class AsyncWorker:
 
         known = {*machine.outcomes, *REACTIONS.by_event}
         self._quiet_events = sorted(name for name, kind in machine.kinds.items() if kind not in known)
-        self.link = ServerLink(self.access, host, self._open_request, bounds)
-        self.host = self.link.host
+        total = wire.Slots(self._workflow_tasks, self._threads, self._async_tasks)
+        self.links = ServerLinks(self.access, host, self._open_request, bounds, total)
+        self.host = self.links.host
         self.executor = self.host.executor
         try:
             await self._first_open()
         except BaseException:
             self.host.close()
             raise
-        self._running = loop.create_task(self.link.run(), name="backstay-worker")
+        self._running = loop.create_task(self.links.run(), name="backstay-worker")
         collector.relax()
         return self
 
@@ -183,10 +185,10 @@ class AsyncWorker:
         life, self._running = self._running, None
         if life is None:
             return
-        await self.link.drain()
+        await self.links.drain()
         loop = asyncio.get_running_loop()
         until = loop.time() + self.drain
-        while (self.host.busy or not self.link.idle) and loop.time() < until and not (life.done() or self._hurried):
+        while (self.host.busy or not self.links.idle) and loop.time() < until and not (life.done() or self._hurried):
             await asyncio.sleep(0.01)
         left = len(self.host.leases)
         if left:
@@ -196,10 +198,15 @@ class AsyncWorker:
         life.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             await life
-        await self.link.close()
+        await self.links.close()
         self.executor.stop()
         self.host.close()
         collector.restore()
+
+    @property
+    def link(self) -> ServerLink:
+        """The first of its links."""
+        return self.links.home
 
     def hurry(self) -> None:
         """Make `close()` not wait for running work, also if it is waiting already."""
@@ -225,7 +232,7 @@ class AsyncWorker:
                     raise ServerUnreachable(self.access.url, str(why)) from None
             await asyncio.sleep(PAUSES[0] * 5)
 
-    def _open_request(self, holding: list[wire.HeldTask]) -> wire.OpenLink:
+    def _open_request(self, slots: wire.Slots) -> wire.OpenLink:
         from backstay import __version__
 
         workflows = self.registry.workflows
@@ -242,11 +249,10 @@ class AsyncWorker:
             },
             activities=sorted(self.registry.activities),
             async_activities=sorted(name for name, activity in self.registry.activities.items() if activity.is_async),
-            workflow_slots=self._workflow_tasks,
-            activity_slots=self._threads,
-            async_slots=self._async_tasks,
+            workflow_slots=slots.workflow,
+            activity_slots=slots.activity,
+            async_slots=slots.awaiting,
             quiet=self._quiet_events,
-            holding=holding,
             host=socket.gethostname()[:255],
             process_id=os.getpid(),
             compatibility_namespace=self._compatibility_namespace,

@@ -1,4 +1,4 @@
-"""The link of a worker to its server. One request is parked as a poll for tasks; others carry reports.
+"""The link of a worker to a server. One request is parked as a poll for tasks; others carry reports.
 
 `ServerLink` is the connection: it opens, polls, sends reports, and opens again when it is lost. Tasks that it receives go to
 its `host`, and the reports of the host come back to its queue.
@@ -21,33 +21,34 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from random import random
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from backstay.kernel.command import Command, command_type
-from backstay.kernel.event import Recorded
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Block
 from backstay.kernel.values import run_of
 from backstay.link.http import HttpClient, Lost, NotHttp, Reply
 from backstay.protocol.native import worker as wire
-from backstay.protocol.native.events import unpack
 from backstay.sdk import errors
-from backstay.sdk.remote.bounds import Bounds
-from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.report_queue import PendingReport, ReportQueue, payload_size
-from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import NOT_NOW, PAUSES, Access, refusal, said_by
+
+if TYPE_CHECKING:
+    from backstay.sdk.remote.host import RemoteHost
+    from backstay.sdk.remote.server_links import ServerLinks
 
 log = logging.getLogger("backstay.worker")
 
 ANSWER = 60.0  # seconds to wait for the response to a request, beside the time it is parked
 OUR_COMMANDS = frozenset(command_type(kind) for kind in Machine().commands)
 RESEND_AFTER = 0.5  # seconds until a report is sent again that the server could not commit
+RELIEVED = 1.0  # seconds without a link after which its reports go by other links
 STEADY = 5.0  # seconds that a link must last for the next one to be opened without a longer pause
 
 
@@ -55,31 +56,40 @@ class Reset(Exception):
     """The link has ended; another one must be opened."""
 
 
-class ServerLink:
-    def __init__(
-        self,
-        access: Access,
-        host: Callable[[Callable[[PendingReport], None], FetchHistory], RemoteHost],
-        open_request: Callable[[list[wire.HeldTask]], wire.OpenLink],
-        bounds: Bounds,
-    ) -> None:
-        """`host`: makes the host of this link, from the functions that send a report and fetch a history.
+class Way(NamedTuple):
+    """How a server is called. `to`: the node that is meant; None: whoever answers. `patience`: see `HttpClient`."""
 
-        `open_request`: makes the request that opens the link, from the tasks that the worker holds. `bounds`: set to the
-        limits of the server whenever the link is opened.
-        """
-        self.access = access
-        self.host = host(self.send, self.history)
-        self._bounds = bounds
-        self._open_request = open_request
-        self._http: HttpClient = access.client()
-        self._link_id = ""
+    access: Access
+    to: int | None
+    patience: float | None = None
+
+    def client(self) -> HttpClient:
+        return self.access.client({} if self.to is None else {wire.TO_HEADER: str(self.to)}, self.patience)
+
+
+class ServerLink:
+    def __init__(self, links: ServerLinks, node: int | None) -> None:
+        """`links`: all links of the worker. `node`: the node that it leads to; None: that will be known when it is open."""
+        self._links = links
+        self.node = node
+        self.access = links.access
+        self.way: Way | None = None
+        self.is_open = False
+        self._bounds = links.bounds
+        self._http: HttpClient = self.access.client()
+        self.id = ""
         self._unsupported: frozenset[str] = frozenset()  # commands of this release that the server does not know
         self._reports = ReportQueue()
         self._renew_at = 0.0  # loop time of the next poll that names the held tasks
         self._pause = PAUSES[0]
-        self._draining = False
+        self._leaving = False  # the server has said that it stops
+        self._roll_call = False  # the server wants to know which tasks are held
+        self._telling = asyncio.Event()  # there are slots to be told
         self.lost = 0  # how many times the link was lost
+
+    @property
+    def host(self) -> RemoteHost:
+        return self._links.host
 
     # -- reports
 
@@ -114,35 +124,82 @@ class ServerLink:
     def idle(self) -> bool:
         return self._reports.empty
 
+    def reported_tasks(self) -> set[str]:
+        """The tasks whose reports have no answer yet."""
+        return self._reports.task_ids()
+
+    def take_reports(self) -> list[PendingReport]:
+        """Remove and return all reports: another link sends them."""
+        return self._reports.take_all()
+
+    def tell_slots(self) -> None:
+        """Say soon how many slots the node has now."""
+        self._telling.set()
+
+    async def post(self, path: str, body: bytes, seconds: float) -> Reply:
+        return await self._http.post(path, body, seconds)
+
+    def discard(self) -> None:
+        self._http.abandon()
+        self._http.close()
+
     # -- life
 
     async def open(self) -> None:
         """Open a link. Raises `Lost` or `ServerUnreachable` if no server answers, and the error of a server that refuses."""
-        host = self.host
-        host.sticky.forget_all()  # another server, or the same after a restart, does not know our live code
-        self._http.close()
-        self._http = self.access.client()
-        body = wire.encode(self._open_request(host.held_tasks(self._reports.task_ids())))
+        self.host.sticky.forget_of(self)  # another server, or the same after a restart, does not know our live code
+        *others, last = self._links.ways(self)
+        share = self._links.shares[self]
         try:
-            reply = await self._http.post(wire.OPEN, body, ANSWER)
+            for way in others:
+                try:
+                    await self._open_by(way)
+                    return
+                except (Lost, Reset, errors.ServerError, errors.RequestRefused) as why:
+                    log.debug("node %s does not answer at %s: %s", self.node, way.access.url, why)
+            await self._open_by(last)
+        finally:
+            if not self.is_open:
+                share.close()
+
+    async def _open_by(self, way: Way) -> None:
+        links, host = self._links, self.host
+        self._http.close()
+        self._http = way.client()
+        self.access = way.access
+        mine, orphans, others = links.held(self)
+        slots = links.slots_for(self)
+        opening = links.open_request(slots)
+        if links.is_shared:
+            known = None if way.to is None else links.database
+            opening = replace(opening, total=links.total, elsewhere=[*orphans, *others], database=known)
+        else:
+            mine += orphans
+        try:
+            reply = await self._http.post(wire.OPEN, wire.encode(replace(opening, holding=mine)), ANSWER)
         except NotHttp as strange:
             raise errors.ServerUnreachable(self.access.url, str(strange)) from None
         if reply.status != 200:
             raise self._error(reply)
         opened = wire.decode_opened(reply.body)
-        self._link_id = opened.station
+        self.way = way
+        self.id = opened.station
+        self.is_open = True
         self._unsupported = OUR_COMMANDS - frozenset(opened.commands)
         self._bounds.set(opened.limits, opened.max_body_bytes)
         host.executor.machine.limits = opened.limits
         if opened.lost:
             host.on_lost(opened.lost)
+        links.opened(self, opened)
 
     async def run(self) -> None:
         """Work until cancelled, on one link after the other."""
         clock = asyncio.get_running_loop().time
+        if not self.is_open:
+            await self._reopen()
         while True:
             began = clock()
-            lanes = [asyncio.create_task(self._poll()), asyncio.create_task(self._report())]
+            lanes = [asyncio.create_task(lane) for lane in (self._poll(), self._report(), self._tell())]
             try:
                 done, _ = await asyncio.wait(lanes, return_when=asyncio.FIRST_EXCEPTION)
                 for lane in done:
@@ -153,12 +210,15 @@ class ServerLink:
             except Exception:
                 log.exception("the link to %s failed; running work goes on", self.access.url)
             finally:
+                self.is_open = False
                 for lane in lanes:
                     lane.cancel()
                 await asyncio.gather(*lanes, return_exceptions=True)
                 self._requeue()
+                self._links.lost_link(self)
             if clock() - began > STEADY:
                 self._pause = PAUSES[0]
+            self.lost += 1
             await self._reopen()
 
     def _requeue(self) -> None:
@@ -170,9 +230,12 @@ class ServerLink:
 
     async def _reopen(self) -> None:
         """Open another link, after a pause that grows until a link has lasted, so that a failing server is not flooded."""
-        self.lost += 1
         logged = ""
+        clock = asyncio.get_running_loop().time
+        began = clock()
         while True:
+            if clock() - began > RELIEVED or self._leaving:
+                self._links.relieve(self)
             await asyncio.sleep(self._pause * (0.5 + random() / 2))
             self._pause = min(self._pause * 2, PAUSES[1])
             try:
@@ -186,17 +249,18 @@ class ServerLink:
                     logged = repr(error)
                     log.exception("opening a link to %s failed; trying again", self.access.url)
             else:
-                log.info("worker %s reconnected to %s", self.host.executor.owner, self.access.url)
+                self._leaving = False
+                log.info("worker %s has a link to %s", self.host.executor.owner, self.access.url)
                 return
 
     async def drain(self) -> None:
         """Take no more tasks. Running work goes on and is reported."""
-        self._draining = True
         with suppress(Reset, Lost, NotHttp, errors.ServerError, errors.RequestRefused):
             await self._exchange([], 0)  # if this request fails, the next poll says it
 
-    async def close(self) -> None:
-        body = wire.encode(wire.Closing(worker_id=self.host.executor.owner, station=self._link_id))
+    async def close(self, stays: bool = False) -> None:
+        """`stays`: another link is closed later, which says that the worker is gone."""
+        body = wire.encode(wire.Closing(worker_id=self.host.executor.owner, station=self.id, stays=stays))
         try:
             await self._http.post(wire.CLOSE, body, 5.0)
         except (Lost, NotHttp):
@@ -210,6 +274,7 @@ class ServerLink:
         while True:
             reply = await self._exchange([], wire.PARKED)
             if reply.leaving:
+                self._leaving = True
                 raise Reset("it is stopping")
 
     async def _report(self) -> None:
@@ -217,13 +282,24 @@ class ServerLink:
             await self._reports.wait()
             await self._exchange(self._reports.next_batch(), 0)
 
-    def _held_tasks(self) -> list[wire.HeldTask]:
-        """Return the tasks that are held, if it is time to renew their leases."""
+    async def _tell(self) -> None:
+        """Say at once what the next poll would say too late: which slots the node has, or which tasks are held."""
+        while True:
+            await self._telling.wait()
+            self._telling.clear()
+            if self._roll_call or not self._links.shares[self].is_settled:
+                await self._exchange([], 0)
+
+    def _held_tasks(self) -> tuple[list[wire.HeldTask], list[wire.HeldTask] | None]:
+        """Return the tasks that are held, if it is time to renew their leases, and those that came by other links, if the server
+        wants to know."""
         now = asyncio.get_running_loop().time()
-        if now < self._renew_at or not self.host.leases:
-            return []
+        asked, self._roll_call = self._roll_call, False
+        if not asked and (now < self._renew_at or not self.host.leases):
+            return [], None
         self._renew_at = now + wire.CLAIM
-        return self.host.held_tasks(self._reports.task_ids())
+        mine, orphans, others = self._links.held(self)
+        return mine + orphans, others if asked else None
 
     async def _exchange(self, batch: list[PendingReport], wait: float) -> wire.Exchanged:
         body = self._body(batch, wait)
@@ -240,6 +316,11 @@ class ServerLink:
             raise Reset(f"its reply cannot be read: {error}") from None
         self._on_answers(batch, exchanged.answers)
         self._on_deliveries(exchanged)
+        if exchanged.roll_call:
+            self._roll_call = True
+            self._telling.set()
+        if exchanged.slots is not None or exchanged.nodes is not None:
+            self._links.heard(self, exchanged)
         return exchanged
 
     def _body(self, batch: list[PendingReport], wait: float) -> bytes | None:
@@ -250,14 +331,19 @@ class ServerLink:
         while True:
             size = batch[0].size if len(batch) == 1 else 0
             if not self._bounds.too_large(size):  # a huge report is not even encoded
+                share = self._links.shares[self]
+                holding, elsewhere = ([], None) if batch else self._held_tasks()
                 exchange = wire.Exchange(
                     worker_id=self.host.executor.owner,
-                    station=self._link_id,
+                    station=self.id,
                     reports=[pending.report for pending in batch],
                     wait=wait,
                     again=bool(batch) and batch[0].again,
-                    draining=self._draining,
-                    holding=[] if batch else self._held_tasks(),
+                    draining=self._links.draining,
+                    holding=holding,
+                    elsewhere=elsewhere,
+                    slots=None if share.is_settled else share.given,
+                    turn=share.turn,
                 )
                 body = wire.encode(exchange)
                 size = len(body)
@@ -308,7 +394,7 @@ class ServerLink:
         if exchanged.withdrawn:
             self.host.on_withdrawn(exchanged.withdrawn)
         if exchanged.deliveries:
-            self.host.deliver(exchanged.deliveries)
+            self.host.deliver(exchanged.deliveries, self)
 
     def _error(self, reply: Reply) -> Exception:
         said = said_by(reply)
@@ -316,33 +402,3 @@ class ServerLink:
             return Reset(str(said.get("message") or f"HTTP {reply.status}"))
         error = refusal(reply, self.access)
         return errors.RequestRefused(error.reason, error.message) if isinstance(error, Refused) else error
-
-    async def history(self, task_id: str, attempt: int, after: int) -> list[Recorded]:
-        """Fetch the events of a task's history after `after`."""
-        found: list[Recorded] = []
-        while True:
-            wanted = wire.HistoryWanted(
-                worker_id=self.host.executor.owner, task_id=task_id, attempt=attempt, after=after
-            )
-            reply = await self._post_until_answered(wire.encode(wanted))
-            part = wire.decode_history(reply.body)
-            found += unpack(part.events)
-            if not part.more:
-                return found
-            after = found[-1].sequence
-
-    async def _post_until_answered(self, body: bytes) -> Reply:
-        """Repeat a request for history until it is answered. It only reads, so it may be repeated."""
-        pause = PAUSES[0]
-        while True:
-            try:
-                reply = await self._http.post(wire.HISTORY, body, ANSWER)
-            except (Lost, NotHttp):
-                reply = None
-            if reply is not None and reply.status == 200:
-                return reply
-            if reply is not None and reply.status not in NOT_NOW:
-                said: dict[str, Any] = said_by(reply)
-                raise Refused(str(said.get("reason", "unreadable")), str(said.get("message", "no history")))
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, PAUSES[1])

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
+from backstay.engine.api import Api
 from backstay.engine.cache import CachedInstance
 from backstay.engine.engine import Engine
 from backstay.engine.recovery import COME_BACK
@@ -33,10 +34,13 @@ from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.activity import ActivityAssignment
 from backstay.kernel.features.lease import Claimant, Renew
 from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
 from backstay.kernel.values import LEASE, SECOND, is_activity_task
+from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.server.native.deliveries import Deliveries, size_of_arguments
+from backstay.server.native.shared_slots import SharedSlots
 from backstay.server.native.shown_histories import ShownHistories
 from backstay.server.remote_queries import PendingQuery, RemoteQueries
 from backstay.server.rollouts import Rollouts
@@ -55,6 +59,7 @@ LOST = COME_BACK
 class LinkServer(Protocol):
     """The parts of a server that a link uses."""
 
+    api: Api
     engine: Engine
     settings: Settings
     rollouts: Rollouts
@@ -78,13 +83,20 @@ class WorkerLink:
     """The link of one worker: its leases (`station`), the deliveries for its next reply, and its parked exchange."""
 
     def __init__(
-        self, server: LinkServer, worker: RegisteredWorker, opening: wire.OpenLink, close: Callable[[WorkerLink], None]
+        self,
+        server: LinkServer,
+        worker: RegisteredWorker,
+        opening: wire.OpenLink,
+        close: Callable[[WorkerLink], None],
+        *,
+        id: str | None = None,
+        nodes: list[wire.WorkerNode] | None = None,
     ) -> None:
-        """`close`: called with the link when its worker has not been seen for too long."""
+        """`close`: called with the link when its worker has not been seen for too long. `nodes`: those the worker is told of."""
         self.server = server
         self.worker = worker
         self._close_unseen = close
-        self.id = server.engine.world.ids.ulid()
+        self.id = id or server.engine.world.ids.ulid()
         self.station = RemoteWorker(
             worker.worker_id,
             worker.namespace,
@@ -98,6 +110,7 @@ class WorkerLink:
             self._run_closed,
             self._task_withdrawn,
         )
+        self.slots = SharedSlots(self.station, server.engine.matching.lanes, opening.total is not None, nodes or [])
         self.closed = False
         page_bytes = server.settings.max_page_bytes
         self.histories = ShownHistories(server.engine, self.station, page_bytes, frozenset(opening.quiet))
@@ -113,10 +126,15 @@ class WorkerLink:
 
     # -- opening and closing
 
-    def open(self, holding: list[wire.HeldTask], unheard: frozenset[str] = frozenset()) -> list[str]:
+    def open(
+        self,
+        holding: list[wire.HeldTask],
+        unheard: frozenset[str] = frozenset(),
+        elsewhere: Iterable[wire.HeldTask] = (),
+    ) -> list[str]:
         """Take over the tasks that the worker holds and release its other leases. Returns the tasks that it has lost.
 
-        `unheard`: tasks that the link before this one had not sent.
+        `unheard`: tasks that the link before this one had not sent. `elsewhere`: tasks that came from other nodes.
         """
         engine = self.server.engine
         engine.matching.remote_workers.add(self.station)
@@ -124,11 +142,13 @@ class WorkerLink:
         lost: list[str] = []
         for held in holding:
             task = leased.pop(held.task_id, None)
-            if task is None or task.attempt != held.attempt:
-                lost.append(held.task_id)
-            else:
+            if task is not None and task.attempt == held.attempt:
                 engine.matching.remote_workers.hold(self.station, task)
                 self._renew(task)
+            elif not self.slots.shared or engine.owns(held.key):
+                lost.append(held.task_id)
+        for held in elsewhere:
+            leased.pop(held.task_id, None)
         for task in leased.values():
             self.server.release(task, begun=task.id not in unheard)
         self._watch(LOST)
@@ -245,7 +265,10 @@ class WorkerLink:
         now = self.server.engine.world.now()
         for held in holding:
             task = self.station.held.get(held.task_id)
-            if task is None or task.attempt != held.attempt:
+            if task is None and self.slots.shared:
+                if self.server.engine.owns(held.key):
+                    self.server.engine.world.spawn(self._claim(held), "backstay-claim")
+            elif task is None or task.attempt != held.attempt:
                 if task is None and is_activity_task(held.task_id) and not self._is_leased(held):
                     self._task_withdrawn(held.task_id)
             elif task.until is not None and task.until - now < LEASE // 2:
@@ -258,6 +281,38 @@ class WorkerLink:
             return True
         task = leases.get(self.worker.namespace, held.task_id)
         return task is not None and task.owner == self.worker.worker_id and task.attempt == held.attempt
+
+    async def _claim(self, held: wire.HeldTask) -> None:
+        """Take over a task that came to the worker from another node. It is withdrawn if the worker has no lease of it."""
+        engine, worker = self.server.engine, self.worker
+        renew = Renew(task_id=held.task_id, owner=worker.worker_id, attempt=held.attempt)
+        try:
+            await self.server.api.call(ask.ReportTask(namespace=worker.namespace, message=renew))
+        except Refused:
+            if is_activity_task(held.task_id):
+                self._task_withdrawn(held.task_id)
+        except Unavailable:
+            pass  # the worker lists it again
+        else:
+            task = engine.leases.get(worker.namespace, held.task_id)
+            if task is not None and (task.owner, task.attempt) == (worker.worker_id, held.attempt) and not self.closed:
+                engine.matching.remote_workers.hold(self.station, task)
+
+    def release_unheld(self, held: Iterable[wire.HeldTask]) -> None:
+        """Release what is leased to the worker and is not held by it, as it has just said: what was lost on its way to it,
+        with the node that had sent it."""
+        known = {*self.station.held, *(one.task_id for one in held)}
+        for task in self.server.engine.leases.of(self.worker.namespace, self.worker.worker_id):
+            if task.id not in known:
+                self.server.release(task)
+
+    def set_slots(self, slots: wire.Slots, turn: int) -> None:
+        if self.slots.set(slots, turn):
+            self.server.engine.dispatcher.serve_worker(self.station)
+
+    def turn_if_news(self) -> None:
+        if self.slots.has_news:
+            self._turn_soon()
 
     def take_back(self, task_id: str, attempt: int) -> None:
         """Release a lease that the worker returns unused."""
@@ -330,7 +385,7 @@ class WorkerLink:
             self.station.open = True
             self.server.engine.dispatcher.serve_worker(self.station)
             self.server.questions.serve(self)
-        if self._deliveries:
+        if self._deliveries or self.slots.has_news:
             self._turn_soon()
 
     def unpark(self, reply: OpenExchange) -> None:
@@ -360,7 +415,7 @@ class WorkerLink:
         ready, self._ready = self._ready, []
         for reply in ready:
             self._answer(reply)
-        if self._parked is not None and self._deliveries:
+        if self._parked is not None and (self._deliveries or self.slots.has_news):
             self._answer(self._parked)
 
     def _answer(self, reply: OpenExchange) -> None:
@@ -368,5 +423,5 @@ class WorkerLink:
             return
         if reply is self._parked:
             self._parked = None
-        exchanged = self._deliveries.reply(reply.answers, self.server.draining)
+        exchanged = self.slots.tell(self._deliveries.reply(reply.answers, self.server.draining))
         reply.answer.set_result(wire.encode(exchanged))

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from backstay.engine.periodic import PeriodicJob
+from backstay.engine.workers import Lane
 from backstay.engine.world import Alarm
+from backstay.kernel.values import SECOND
 from backstay.protocol.native import worker as wire
-from backstay.server.native.worker_link import BATCHES, LOST, WorkerLink
+from backstay.server.native.node_proxy import NodeProxy, nodes_of
+from backstay.server.native.worker_link import BATCHES, LOST, UNSEEN, WorkerLink
 
 if TYPE_CHECKING:
     from backstay.server.server import Server
+
+
+LOOK = SECOND // 4  # how often to look whether other nodes have come or gone
 
 
 class WorkerLinks:
@@ -18,8 +25,17 @@ class WorkerLinks:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        self.proxy = NodeProxy(server)
         self._links: dict[tuple[str, str], WorkerLink] = {}
         self._expecting: Alarm | None = None
+        self._roll_call: Alarm | None = None
+        self._nodes_job = PeriodicJob(server.engine.world, "worker-nodes", self._tell_nodes, lambda: bool(self._links))
+
+    def stop(self) -> None:
+        self._nodes_job.stop()
+        if self._roll_call is not None:
+            self._roll_call.cancel()
+        self.proxy.close()
 
     def expect(self) -> None:
         """Wait for the workers after the engine has come up. Living workers open a link and list the tasks they hold; leases of
@@ -29,6 +45,33 @@ class WorkerLinks:
         if self._expecting is not None:
             self._expecting.cancel()
         self._expecting = world.at(world.now() + LOST, self._give_up_missing)
+        if not self._server.store.exclusive:
+            if self._roll_call is not None:
+                self._roll_call.cancel()
+            # Not at once: what a former owner has leased may be on its way to its worker.
+            self._roll_call = world.at(world.now() + UNSEEN, self._call_roll)
+
+    def _call_roll(self) -> None:
+        """Ask the workers that have links to several nodes what they hold: shards have come here, with their leases."""
+        for link in self:
+            if link.slots.shared:
+                link.slots.call_roll()
+                link.turn_if_news()
+
+    async def _tell_nodes(self) -> None:
+        nodes = nodes_of(self._server)
+        for link in self:
+            link.slots.nodes_are(nodes)
+            link.turn_if_news()
+
+    def on_shared(self) -> None:
+        """A worker divides its slots between this node and others: it is told what waits."""
+        self._server.engine.matching.lanes.on_wait = self._waits
+
+    def _waits(self, lane: Lane) -> None:
+        for link in self:
+            link.slots.waits(lane)
+            link.turn_if_news()
 
     def _agree_with_disk(self) -> None:
         """Compare the links with the leases on disk, since a commit that reported an error may be on disk. Leases of it were
@@ -37,7 +80,7 @@ class WorkerLinks:
         for task in engine.leases:
             link = self._links.get((task.routing.namespace, task.owner or ""))
             held = None if link is None else link.station.held.get(task.id)
-            if link is not None and (held is None or held.attempt != task.attempt):
+            if link is not None and not link.slots.shared and (held is None or held.attempt != task.attempt):
                 self._server.release(task, begun=False)
         for link in self:
             for task in list(link.station.held.values()):
@@ -58,7 +101,7 @@ class WorkerLinks:
     def __iter__(self) -> Iterator[WorkerLink]:
         return iter(list(self._links.values()))
 
-    def open(self, link: WorkerLink, holding: list[wire.HeldTask]) -> list[str]:
+    def open(self, link: WorkerLink, opening: wire.OpenLink) -> list[str]:
         key = (link.worker.namespace, link.worker.worker_id)
         before = self._links.get(key)
         unheard: frozenset[str] = frozenset()
@@ -66,7 +109,11 @@ class WorkerLinks:
             unheard = frozenset(before.unsent)
             self._replace(before)
         self._links[key] = link
-        return link.open(holding, unheard)
+        if not self._server.store.exclusive:
+            self._nodes_job.start(LOOK)
+            if link.slots.shared:
+                self.on_shared()
+        return link.open(opening.holding, unheard, opening.elsewhere)
 
     def send_away(self) -> None:
         """Close all links because another server is the engine. The workers keep their tasks and open links there."""

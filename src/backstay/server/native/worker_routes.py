@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from typing import Any
+
 from backstay.engine.history_pages import fitting
 from backstay.kernel.command import command_type
 from backstay.kernel.machine import Machine
@@ -11,6 +14,7 @@ from backstay.protocol.native.events import pack
 from backstay.server.auth import WORKER
 from backstay.server.http_errors import HttpError, NotTheEngine, Stopping, invalid
 from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.native.node_proxy import meant, node_id, nodes_of, station_id
 from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.native.reports import ReportBatch
 from backstay.server.native.worker_link import BATCHES, WorkerLink
@@ -28,6 +32,9 @@ _QUEUES = 100
 
 async def open_link(server: Server, request: HttpRequest) -> HttpResponse:
     """Open the link of a worker of the same release: it says what it can run and which tasks it holds."""
+    node = meant(server, request)
+    if node is not None:
+        return await server.worker_links.proxy.hand_on(request, node)
     opening = request.decode(wire.OpenLink)
     _check(opening)
     if server.draining:
@@ -35,42 +42,62 @@ async def open_link(server: Server, request: HttpRequest) -> HttpResponse:
     if server.engine.down is not None:
         raise server.engine.down
     _refuse_unless_engine(server)
-    if not server.recovery.up:
+    if server.engine.holder and not server.recovery.up:
         raise _engine_starting()  # recovery has not read yet what is leased to the worker
+    me = node_id(server)
+    database = None if me is None else await server.node_secrets.database()
+    if opening.database is not None and not server.node_secrets.is_of(opening.database):
+        raise HttpError(421, wire.OTHER_NODE, "this is a server of another database")
     worker = _registration(server, request, opening)
     await server.workers.register(worker)
     if worker.workflow_definition_fingerprints:
         # Runs that were blocked by another definition are tried again.
         server.engine.deployed.update(worker.workflow_definition_fingerprints)
         await server.recovery.deployed()
-    link = WorkerLink(server, worker, opening, server.worker_links.close)
-    lost = server.worker_links.open(link, opening.holding)
+    nodes = nodes_of(server)
+    id = station_id(server, server.engine.world.ids.ulid())
+    link = WorkerLink(server, worker, opening, server.worker_links.close, id=id, nodes=nodes)
+    lost = server.worker_links.open(link, opening)
     opened = wire.Opened(
         station=link.id,
         lost=lost,
         commands=_COMMANDS,
         limits=server.engine.machine.limits,
         max_body_bytes=server.settings.max_body_bytes,
+        node=me,
+        nodes=nodes,
+        database=database,
     )
     return HttpResponse({}, raw=wire.encode(opened))
 
 
-def exchange(server: Server, request: HttpRequest) -> PendingExchange | HttpResponse:
+def exchange(
+    server: Server, request: HttpRequest
+) -> PendingExchange | HttpResponse | Coroutine[Any, Any, HttpResponse]:
     """Take reports, and reply with their answers and new tasks. Without reports the request waits for tasks."""
     body = request.decode(wire.Exchange)
+    link = server.worker_links.get(request.namespace, body.worker_id, body.station)
+    if link is None and (node := meant(server, request, body.station)) is not None:
+        return server.worker_links.proxy.hand_on(request, node, max(0.0, min(body.wait, wire.PARKED)))
     _refuse_unless_engine(server)
-    link = _link(server, request, body.worker_id, body.station)
+    if link is None:
+        raise _unknown(body.worker_id, body.station)
     server.workers.heard(link.worker)
     if body.draining:
         link.drain()
+    if body.slots is not None:
+        link.set_slots(body.slots, body.turn)
+        server.worker_links.on_shared()
     if body.holding:
         link.renew_held(body.holding)
+    if body.elsewhere is not None:
+        link.release_unheld([*body.holding, *body.elsewhere])
     if body.reports:
         reply = PendingExchange(server, link, len(body.reports), None)
         ReportBatch(server, link, reply, body.again).take(body.reports)
         return reply
     if server.draining or not body.wait:
-        return HttpResponse({}, raw=wire.encode(wire.Exchanged(leaving=server.draining)))
+        return HttpResponse({}, raw=wire.encode(link.slots.tell(wire.Exchanged(leaving=server.draining))))
     if server.parked >= server.settings.max_parked_polls:
         raise too_many_parked(
             "this server holds as many polls as it may (max_parked_polls); open a station again in a second"
@@ -81,6 +108,9 @@ def exchange(server: Server, request: HttpRequest) -> PendingExchange | HttpResp
 async def history(server: Server, request: HttpRequest) -> HttpResponse:
     """The next page of the history of a leased task or of a query."""
     body = request.decode(wire.HistoryWanted)
+    node = meant(server, request, body.station)
+    if node is not None:
+        return await server.worker_links.proxy.hand_on(request, node)
     most = server.settings.max_page_bytes
     question = server.questions.leased(request.namespace, body.task_id, body.worker_id, body.attempt)
     if question is not None:
@@ -105,22 +135,22 @@ async def close_link(server: Server, request: HttpRequest) -> HttpResponse:
     """Close the link of a worker that stops, and offer its tasks to others."""
     body = request.decode(wire.Closing)
     link = server.worker_links.get(request.namespace, body.worker_id, body.station)
+    if link is None and (node := meant(server, request, body.station)) is not None:
+        return await server.worker_links.proxy.hand_on(request, node)
     if link is not None:
         server.worker_links.close(link)
-        await deregister_worker(server, request.namespace, body.worker_id)
+        if not body.stays:
+            await deregister_worker(server, request.namespace, body.worker_id)
     return HttpResponse({}, raw=b"{}")
 
 
-def _link(server: Server, request: HttpRequest, worker_id: str, station: str) -> WorkerLink:
-    link = server.worker_links.get(request.namespace, worker_id, station)
-    if link is None:
-        raise HttpError(
-            410,
-            "station_unknown",
-            f"worker {worker_id!r} has no open station {station!r} here; open one and say what you hold",
-            worker_id=worker_id,
-        )
-    return link
+def _unknown(worker_id: str, station: str) -> HttpError:
+    return HttpError(
+        410,
+        "station_unknown",
+        f"worker {worker_id!r} has no open station {station!r} here; open one and say what you hold",
+        worker_id=worker_id,
+    )
 
 
 def _refuse_unless_engine(server: Server) -> None:
@@ -150,6 +180,7 @@ def _check(opening: wire.OpenLink) -> None:
 def _registration(server: Server, request: HttpRequest, opening: wire.OpenLink) -> RegisteredWorker:
     now = server.now
     before = server.workers.get(request.namespace, opening.worker_id)
+    slots = opening.total or wire.Slots(opening.workflow_slots, opening.activity_slots, opening.async_slots)
     return RegisteredWorker(
         worker_id=opening.worker_id,
         namespace=request.namespace,
@@ -181,8 +212,8 @@ def _registration(server: Server, request: HttpRequest, opening: wire.OpenLink) 
         },
         definitions=opening.workflows,
         capabilities=[BATCHES, "eager_resume"],
-        max_concurrent_workflow_tasks=max(1, opening.workflow_slots),
-        max_concurrent_activity_tasks=max(1, opening.activity_slots + opening.async_slots),
+        max_concurrent_workflow_tasks=max(1, slots.workflow),
+        max_concurrent_activity_tasks=max(1, slots.activity + slots.awaiting),
         host=opening.host,
         process_id=opening.process_id,
         compatibility_namespace=opening.compatibility_namespace or server.settings.compatibility_namespace,

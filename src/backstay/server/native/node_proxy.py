@@ -1,0 +1,119 @@
+"""Requests of workers that are for another node of the database, handed on to it as they are.
+
+A worker has a link to every node. Where it cannot reach a node itself, or a load balancer leads it to another one, the node that
+gets the request passes it on, and the reply back. Who asks is judged at both nodes. A request is handed on once, and only to the
+address of a living node in the database's table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from backstay.link.http import HttpClient, Lost, NotHttp
+from backstay.protocol.native import worker as wire
+from backstay.server.http_errors import HttpError
+from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
+from backstay.server.pending_reply import too_many_parked
+from backstay.store.ownership import SILENT, NodeRow
+
+if TYPE_CHECKING:
+    from backstay.server.server import Server
+
+PATIENCE = 2.0  # seconds to connect, and of silence until the node is pinged
+ANSWER = 60.0  # seconds to wait for a reply, beside the time that a request is parked
+HANDED_ON = (
+    *("authorization", "content-type", "x-namespace", "x-backstay-protocol"),
+    *("x-signature", "x-signature-time", "x-signature-nonce"),
+)
+_TO = wire.TO_HEADER.lower()
+_VIA = wire.VIA_HEADER.lower()
+
+
+def node_id(server: Server) -> int | None:
+    """The id of this node; None if its database has one server only."""
+    return None if server.store.exclusive else server.node.shards.me
+
+
+def nodes_of(server: Server) -> list[wire.WorkerNode]:
+    """This node and the others that serve workers. None: the database has one server only, or this one leaves."""
+    shards = server.node.shards
+    if server.store.exclusive:
+        return []
+    found = [
+        wire.WorkerNode(row.id, row.facts.address, row.facts.weight)
+        for row in shards.nodes.values()
+        if row.id != shards.me and row.facts.address is not None and _is_alive(row) and not row.facts.draining
+    ]
+    if not (server.draining or server.node.facts.draining):
+        found.append(wire.WorkerNode(shards.me, server.address, server.node.facts.weight))
+    return sorted(found, key=lambda node: node.id)
+
+
+def station_id(server: Server, unique: str) -> str:
+    """The id of a new link. It names this node."""
+    node = node_id(server)
+    return unique if node is None else f"{node}.{unique}"
+
+
+def meant(server: Server, request: HttpRequest, station: str = "") -> int | None:
+    """The other node that a request is for, by its header or by the link that it names; None: it is for this one."""
+    me = node_id(server)
+    if me is None:
+        return None
+    named = request.headers.get(_TO) or station.partition(".")[0]
+    return int(named) if named.isascii() and named.isdigit() and int(named) != me else None
+
+
+class NodeProxy:
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._clients: dict[str, HttpClient] = {}
+        self.handed_on = 0
+
+    async def hand_on(self, request: HttpRequest, node: int, wait: float = 0) -> HttpResponse:
+        """The reply of another node. `wait`: seconds for which that node parks the request."""
+        server = self._server
+        row = server.node.shards.nodes.get(node)
+        if _VIA in request.headers or row is None or row.facts.address is None or not _is_alive(row):
+            raise HttpError(421, wire.OTHER_NODE, f"this is node {node_id(server)}; node {node} is not known here")
+        if server.parked >= server.settings.max_parked_polls:
+            raise too_many_parked("this server holds as many polls as it may (max_parked_polls)")
+        client = self._client(row.facts.address)
+        lines = [f"{name}: {request.headers[name]}\r\n" for name in HANDED_ON if name in request.headers]
+        lines += [f"{_TO}: {node}\r\n", f"{_VIA}: {node_id(server)}\r\n"]
+        loop = asyncio.get_running_loop()
+        asking = loop.create_task(client.post(request.path, request.body, ANSWER + wait, "".join(lines)))
+        leaving = loop.create_task(request.until_disconnected())
+        server.parked += 1
+        self.handed_on += 1
+        try:
+            await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise ClientDisconnected
+            reply = asking.result()
+        except (Lost, NotHttp) as error:
+            message = f"node {node} at {row.facts.address} gives no answer: {error}"
+            raise HttpError(502, "node_unreachable", message, retryable=True, retry_after_seconds=1) from None
+        finally:
+            server.parked -= 1
+            asking.cancel()
+            leaving.cancel()
+        return HttpResponse({}, reply.status, raw=reply.body)
+
+    def _client(self, address: str) -> HttpClient:
+        if address not in self._clients:
+            living = {row.facts.address for row in self._server.node.shards.nodes.values()}
+            for gone in [known for known in self._clients if known not in living]:
+                self._clients.pop(gone).close()
+            self._clients[address] = HttpClient(address, {}, patience=PATIENCE)
+        return self._clients[address]
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.abandon()
+            client.close()
+
+
+def _is_alive(row: NodeRow) -> bool:
+    return row.silent < SILENT and row.session is not False

@@ -1,0 +1,145 @@
+"""One worker that knows the address of one of two servers: it works for both, whatever happens to them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from backstay import AsyncClient, AsyncWorker, activity, workflow
+
+from ..remote.account import Account
+from ..sdk.kit import eventually
+from .conftest import Place
+from .test_failover import HEADERS, TOKEN, Server
+
+PATIENCE = 90
+
+pytestmark = pytest.mark.parametrize("place", ["postgresql"], indirect=True)
+
+
+@activity
+def add(n: int) -> int:
+    return n + 1
+
+
+@workflow(type="links-adds")
+def adds(count: int) -> int:
+    total = 0
+    for _ in range(count):
+        total = add(total)
+    return total
+
+
+@pytest.fixture
+def servers(place: Place) -> Iterator[list[Server]]:
+    started: list[Server] = []
+    try:
+        started += [Server(place, "one")]
+        started += [Server(place, "two")]
+        yield started
+    finally:
+        for server in started:
+            server.end()
+
+
+def run(story: object) -> None:
+    asyncio.run(asyncio.wait_for(story, PATIENCE))  # type: ignore[arg-type]
+
+
+async def stolen(server: Server) -> int:
+    async with httpx.AsyncClient(headers=HEADERS) as http:
+        text = (await http.get(f"{server.url}/metrics")).text
+    return int(re.findall(r"^backstay_tasks_stolen_total (\d+)", text, re.MULTILINE)[0])
+
+
+async def links_to(worker: AsyncWorker, count: int) -> None:
+    await eventually(
+        lambda: len([link for link in worker.links.all if link.is_open]) == count == len(worker.links.all),
+        f"the worker has {count} links",
+    )
+
+
+async def balanced(servers: list[Server]) -> None:
+    """Both own shards."""
+    await eventually(lambda: _balanced(servers[0]), "both servers own shards")
+
+
+async def _balanced(server: Server) -> bool:
+    return len(await server.owners()) == 2
+
+
+def test_a_worker_of_one_server_works_for_the_shards_of_the_other(place: Place, servers: list[Server]) -> None:
+    run(_works_for_both(servers))
+
+
+async def _works_for_both(servers: list[Server]) -> None:
+    first, second = servers
+    await balanced(servers)
+    async with (
+        AsyncWorker(first.url, [adds, add, Account], token=TOKEN, drain=1.0, threads=8) as worker,
+        AsyncClient(first.url, token=TOKEN) as client,
+        AsyncClient(second.url, token=TOKEN) as other,
+    ):
+        await links_to(worker, 2)
+        began = time.monotonic()
+        for _ in range(5):
+            results = await asyncio.gather(*(client.execute(adds, f"{time.monotonic_ns()}-{n}", 3) for n in range(20)))
+            assert results == [3] * 20
+        assert time.monotonic() - began < 20
+        accounts = [await other.start(Account, f"account-{n}") for n in range(8)]
+        assert [await account.update(Account.deposit, 5) for account in accounts] == [5] * 8
+        assert [await account.query(Account.total) for account in accounts] == [5] * 8
+        assert [await stolen(server) for server in servers] == [0, 0]
+
+
+def test_the_other_server_is_killed_and_comes_back(place: Place, servers: list[Server]) -> None:
+    run(_killed(place, servers))
+
+
+async def _killed(place: Place, servers: list[Server]) -> None:
+    first, second = servers
+    await balanced(servers)
+    async with (
+        AsyncWorker(first.url, [adds, add], token=TOKEN, drain=1.0) as worker,
+        AsyncClient(first.url, token=TOKEN) as client,
+    ):
+        await links_to(worker, 2)
+        work = [asyncio.create_task(client.execute(adds, f"killed-{n}", 20)) for n in range(20)]
+        await asyncio.sleep(0.2)
+        second.process.kill()
+        second.process.wait()
+        assert await asyncio.gather(*work) == [20] * 20
+        await links_to(worker, 1)
+        servers.append(Server(place, "third"))
+        await links_to(worker, 2)
+        await balanced(servers)
+        results = await asyncio.gather(*(client.execute(adds, f"again-{n}", 3) for n in range(20)))
+        assert results == [3] * 20
+        assert await stolen(servers[2]) == 0
+
+
+def test_the_server_that_the_worker_knows_is_drained(place: Place, servers: list[Server]) -> None:
+    run(_drained(servers))
+
+
+async def _drained(servers: list[Server]) -> None:
+    first, second = servers
+    await balanced(servers)
+    async with (
+        AsyncWorker(first.url, [adds, add], token=TOKEN, drain=1.0) as worker,
+        AsyncClient(second.url, token=TOKEN) as client,
+    ):
+        await links_to(worker, 2)
+        work = [asyncio.create_task(client.execute(adds, f"drained-{n}", 20)) for n in range(20)]
+        await asyncio.sleep(0.2)
+        first.process.send_signal(signal.SIGTERM)
+        assert await asyncio.gather(*work) == [20] * 20
+        assert first.process.wait(30) == 0
+        await links_to(worker, 1)
+        assert await client.execute(adds, "later", 3) == 3
