@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -9,7 +13,7 @@ from msgspec.structs import replace
 
 from backstay.store import IncompatibleStore
 
-from .kit import Api, serving, until
+from .kit import TOKEN, Api, serving, until
 
 EVERYTHING = 256
 
@@ -143,3 +147,25 @@ async def test_a_node_that_cannot_read_what_all_others_write_is_refused(postgres
 
 def levels(api: Api) -> list[int]:
     return sorted(node.facts.level for node in api.server.node.shards.nodes.values())
+
+
+async def dw(*arguments: str) -> tuple[int, str]:
+    """What `dw` says, and its exit code."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DW_")}
+    command = [sys.executable, "-P", "-m", "backstay.cli.main", *arguments]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=30, env=kept)
+    return done.returncode, done.stdout + done.stderr
+
+
+async def test_the_command_line_shows_and_drains_nodes_of_a_server(postgresql_url: str) -> None:
+    async with serving(store=postgresql_url, still=False, node_name="box") as api:
+        server = ("--server", str(api.http.base_url), "--token", TOKEN)
+        code, shown = await dw("nodes", *server)
+        assert (code, "box" in shown, "active, asked here" in shown) == (0, True, True)
+        assert (await dw("node", "drain", "box", *server))[0] == 0
+        await until(lambda: api.server.drains.asked)
+        code, said = await dw("node", "drain", "box", "--undo", *server)
+        assert (code, "takes work again" in said) == (0, True)
+        await until(lambda: not api.server.drains.asked)
+        code, said = await dw("node", "drain", "nobody", *server)
+        assert (code, "there is no living node 'nobody'; there are: box (" in said) == (1, True)

@@ -13,7 +13,7 @@ from backstay.cli.problems import CliError, Missing, waiting_for
 ANSWER = 30.0
 DOWNLOAD = 600.0  # seconds until a long answer begins: it is made first
 PART = 64 << 10
-MISSING = ("token_not_found", "instance_not_found", "run_not_found")
+MISSING = ("token_not_found", "node_not_found", "instance_not_found", "run_not_found")
 
 
 def asked(

@@ -35,6 +35,8 @@ COMMANDS = {
     "archive": "backstay.cli.lifecycle:archive",
     "audit": "backstay.cli.audit",
     "bulk": "backstay.cli.bulk",
+    "nodes": "backstay.cli.nodes",
+    "node": "backstay.cli.nodes:node",
     "replay": "backstay.cli.replay",
     "repair": "backstay.cli.repair",
     "repair-pass": "backstay.cli.repair_pass",

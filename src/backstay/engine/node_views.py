@@ -8,6 +8,7 @@ from typing import TypedDict
 from backstay.kernel.values import SECOND
 from backstay.store.ownership import SILENT, NodeRow, Ownership
 
+NAMED = 10  # nodes that an error names
 NOBODY = "no other process can take its shards, so it keeps them; start one, and they move"
 
 
@@ -32,6 +33,27 @@ class NodesAnswer(TypedDict):
     unowned_shards: int
     one_owner: bool
     nodes: list[NodeAnswer]
+
+
+class NoSuchNode(Exception):
+    """No node, or more than one, has this id or name. `ids`: of those that have it."""
+
+    def __init__(self, message: str, ids: list[str]) -> None:
+        super().__init__(message)
+        self.ids = ids
+
+
+def find_node(found: NodesAnswer, named: str) -> NodeAnswer:
+    """The node with this id or name. Two may have one name: then only the id says which."""
+    nodes = found["nodes"]
+    matching = [node for node in nodes if node["id"] == named] or [node for node in nodes if node["name"] == named]
+    if not matching:
+        known = ", ".join(f"{node['name']} ({node['id']})" for node in nodes[:NAMED])
+        raise NoSuchNode(f"there is no living node {named!r}; there are: {known or 'none'}", [])
+    if len(matching) > 1:
+        ids = [node["id"] for node in matching]
+        raise NoSuchNode(f"{len(ids)} nodes are called {named!r}; name one by its id: {', '.join(ids[:NAMED])}", ids)
+    return matching[0]
 
 
 def shown_nodes(view: Ownership, *, one_owner: bool) -> NodesAnswer:

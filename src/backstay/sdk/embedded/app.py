@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.api import Api
+from backstay.engine.draining import Draining
 from backstay.engine.exposition import engine_families, exposition, open_states
 from backstay.engine.node import Node
 from backstay.engine.peers import Links
+from backstay.engine.process_facts import process_facts
 from backstay.engine.world import AsyncioWorld, World
 from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.limits import Limits
@@ -238,7 +240,9 @@ class AsyncBackstay(AsyncClient):
             guest=not self._run_tasks,
             origin=of_process(),
             links=self._links(world),
+            facts=process_facts() if self._world is None else None,
         )
+        self._drains = Draining(self._node)
         self.engine = self._node.engine
         self.recovery = self._node.recovery
         self._host = EngineHost(self.engine, world, self._threads)
@@ -263,6 +267,8 @@ class AsyncBackstay(AsyncClient):
         except BaseException:
             await self._shut()
             raise
+        if self._world is None:
+            self._drains.start()
         return self
 
     async def _close(self) -> None:
@@ -277,6 +283,7 @@ class AsyncBackstay(AsyncClient):
                 await self._shut()
 
     async def _shut(self) -> None:
+        self._drains.end()
         self._node.stop()
         self.executor.stop()
         self._host.close()

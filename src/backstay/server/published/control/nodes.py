@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from backstay.engine.draining import wish
-from backstay.engine.node_views import NodeAnswer, NodesAnswer, shown_nodes
+from backstay.engine.node_views import NodesAnswer, NoSuchNode, find_node, shown_nodes
 from backstay.server.auth import ADMIN, OPERATOR
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
@@ -35,7 +35,11 @@ async def resume(server: Server, request: HttpRequest) -> HttpResponse:
 async def _wish(server: Server, request: HttpRequest, draining: bool) -> HttpResponse:
     request.decode(NodeBody)
     found = await nodes(server, request)
-    node = _named(found, request.params["node"])
+    try:
+        node = find_node(found, request.params["node"])
+    except NoSuchNode as unknown:
+        status, reason = (409, "ambiguous_node") if unknown.ids else (404, "node_not_found")
+        raise HttpError(status, reason, str(unknown), ids=unknown.ids) from None
     if found["one_owner"]:
         raise HttpError(
             409,
@@ -44,20 +48,6 @@ async def _wish(server: Server, request: HttpRequest, draining: bool) -> HttpRes
         )
     await wish(server.engine.world, server.store, int(node["id"]), draining)
     return HttpResponse({**node, "draining": draining}, 202)
-
-
-def _named(found: NodesAnswer, named: str) -> NodeAnswer:
-    """The node with this id or name. Two may have one name: then only the id says which."""
-    matching = [node for node in found["nodes"] if node["id"] == named] or [
-        node for node in found["nodes"] if node["name"] == named
-    ]
-    if not matching:
-        known = ", ".join(f"{node['name']} ({node['id']})" for node in found["nodes"][:10])
-        raise HttpError(404, "node_not_found", f"there is no living node {named!r}; there are: {known}")
-    if len(matching) > 1:
-        ids = [node["id"] for node in matching]
-        raise HttpError(409, "ambiguous_node", f"{len(ids)} nodes are called {named!r}; name one by its id", ids=ids)
-    return matching[0]
 
 
 ROUTES = [
