@@ -44,12 +44,12 @@ def adds(count: int) -> int:
 class Server:
     """`dw server` in a process of its own, known to the database by a name."""
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: Place, name: str, *options: str) -> None:
         self._database = str(place.database)
         self.name = f"{name}-{place.directory.name}"[:60]
         store = f"{self._database}&application_name={self.name}"
         command = [sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", "0", "--token", TOKEN]
-        self.process = subprocess.Popen([*command, "--store", store], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*command, "--store", store, *options], stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().split()[-1]
 
@@ -59,15 +59,15 @@ class Server:
                 return (await http.get(f"{self.url}/api/ready", timeout=0.5)).status_code == 200
         return False
 
-    async def owners(self) -> list[int]:
-        """The processes that own shards, if no shard is without one."""
+    async def owners(self) -> dict[int, int]:
+        """How many shards each process owns; nothing if a shard has no owner."""
         connection = await asyncpg.connect(address(self._database).dsn)
         try:
             await connection.execute(f'set search_path = "{address(self._database).schema}"')
             found = await connection.fetch(
-                "select distinct w.id from shard left join writer w on w.id = shard.owner and not w.fenced"
+                "select w.id, count(*) from shard left join writer w on w.id = shard.owner and not w.fenced group by w.id"
             )
-            return [] if any(row["id"] is None for row in found) else [row["id"] for row in found]
+            return {} if any(row["id"] is None for row in found) else {row["id"]: row["count"] for row in found}
         finally:
             await connection.close()
 
@@ -150,7 +150,10 @@ async def _goes_on(servers: list[Server]) -> None:
         first.process.send_signal(signal.SIGCONT)
 
         assert await client.execute(adds, "after", 3) == 3
-        assert worker.link.lost >= 1
+        await eventually(lambda: worker.links.lost >= 1, "the first has sent the worker away")
+        assert await account.update(Account.deposit, 5) == 5
+        assert await asyncio.gather(*[account.query(Account.total) for _ in range(20)]) == [5] * 20
+        assert await client.handle(Account, "account").query(Account.total) == 5
         answer = await parked  # the server that was taken for dead has sent all workers away, and serves again
         assert answer.json()["task"] is None
         await eventually(first.ready, "the first is back")

@@ -66,12 +66,13 @@ async def links_to(worker: AsyncWorker, count: int) -> None:
 
 
 async def balanced(servers: list[Server]) -> None:
-    """Both own shards."""
+    """Both own their share."""
     await eventually(lambda: _balanced(servers[0]), "both servers own shards")
 
 
 async def _balanced(server: Server) -> bool:
-    return len(await server.owners()) == 2
+    owners = await server.owners()
+    return len(owners) == 2 and min(owners.values()) > 100
 
 
 def test_a_worker_of_one_server_works_for_the_shards_of_the_other(place: Place, servers: list[Server]) -> None:
@@ -143,3 +144,69 @@ async def _drained(servers: list[Server]) -> None:
         assert first.process.wait(30) == 0
         await links_to(worker, 1)
         assert await client.execute(adds, "later", 3) == 3
+
+
+def test_requests_for_another_node_are_handed_on(place: Place, servers: list[Server]) -> None:
+    run(_handed_on(servers))
+
+
+async def _handed_on(servers: list[Server]) -> None:
+    first, second = servers
+    await balanced(servers)
+    own = {"X-Backstay-Protocol": "1", "Authorization": HEADERS["Authorization"]}
+    async with httpx.AsyncClient(base_url=first.url, headers=own, timeout=30) as http:
+
+        async def post(path: str, body: object, **headers: str) -> httpx.Response:
+            return await http.post(path, json=body, headers=headers)
+
+        opening = {"worker_id": "w", "queues": ["default"]}
+        opened = (await post("/api/worker/station", opening)).json()
+        other = next(node for node in opened["nodes"] if node[0] != opened["node"])
+        assert other[1] == second.url
+        there = {"X-Backstay-To": str(other[0])}
+        away = (await post("/api/worker/station", opening, **there)).json()
+        assert (away["node"], away["station"].partition(".")[0]) == (other[0], str(other[0]))
+        exchange = {"worker_id": "w", "station": away["station"]}
+        assert (await post("/api/worker/exchange", exchange)).json() == {}, "the link names its node"
+        parked = asyncio.create_task(post("/api/worker/exchange", exchange | {"wait": 20}))
+        await asyncio.sleep(0.2)
+        second.process.send_signal(signal.SIGTERM)
+        assert (await parked).json() == {"leaving": True}
+
+        refused = await post("/api/worker/station", opening, **{"X-Backstay-To": "4711"})
+        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
+        refused = await post("/api/worker/station", opening, **there, **{"X-Backstay-Via": "4711"})
+        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node"), "it is handed on once"
+        refused = await post("/api/worker/station", opening, **there, Authorization="Bearer wrong")
+        assert refused.status_code == 401
+        mistaken = opening | {"database": "another"}
+        refused = await post("/api/worker/station", mistaken)
+        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
+
+
+def test_a_worker_that_reaches_one_of_two_servers_works_for_both(place: Place) -> None:
+    servers: list[Server] = []
+    try:
+        servers.append(Server(place, "one"))
+        servers.append(Server(place, "two", "--advertise", "http://127.0.0.1:1"))  # nobody reaches it there
+        run(_reaches_one(servers))
+    finally:
+        for server in servers:
+            server.end()
+
+
+async def _reaches_one(servers: list[Server]) -> None:
+    first, second = servers
+    await balanced(servers)
+    async with (
+        AsyncWorker(first.url, [adds, add, Account], token=TOKEN, drain=1.0) as worker,
+        AsyncClient(first.url, token=TOKEN) as client,
+        AsyncClient(second.url, token=TOKEN) as other,
+    ):
+        results = await asyncio.gather(*(client.execute(adds, f"far-{n}", 1) for n in range(10)))
+        assert results == [1] * 10
+        assert len([link for link in worker.links.all if link.is_open]) == 1
+        assert await stolen(first) > 0
+        accounts = [await other.start(Account, f"account-{n}") for n in range(4)]
+        assert [await account.query(Account.total) for account in accounts] == [0] * 4
+        assert [await account.update(Account.deposit, 5) for account in accounts] == [5] * 4

@@ -55,6 +55,8 @@ def _begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes |
     me, meant = server.node_id(), request.headers.get(nodes.TO_HEADER.lower())
     if me is not None and meant != str(me):
         raise HttpError(421, nodes.OTHER_NODE, f"this is node {me}, and not {meant}")
+    if isinstance(asked, nodes.AskWorker):
+        return submit(server, verb, asked, server.asked_questions.answer)
     owner = None if server.node.peers is None else server.node.peers.misdirected(asked)
     if owner is not None:
         said = {"owner": owner.id, "address": owner.address, "term": owner.term}

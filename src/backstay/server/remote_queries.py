@@ -4,12 +4,15 @@ Asked → leased → answered, or given up by the caller. Questions are in memor
 their caller. They change nothing, so they may be asked twice: if the connection of a worker is lost, its question goes to
 another worker or to the same one again, and the first answer counts. Answers are remembered for a while, so that a worker
 whose reply was lost may repeat its answer.
+
+A server whose database has other nodes asks those, too, while it has no worker for a question (`elsewhere`). Our own workers have
+a link to every node that they reach, so this is for the others.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Literal, NamedTuple, Protocol
 
 from backstay.engine.world import World
@@ -101,9 +104,11 @@ class RemoteQueries:
         max_pending: int,
         is_engine: Callable[[], bool],
         links: Callable[[], Iterable[QueryLink]],
+        elsewhere: Callable[[PendingQuery], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """`is_engine`: whether this server is the engine; no other server has workers. `links`: the open links of our own
-        workers."""
+        workers. `elsewhere`: asks other nodes, until one of them has answered."""
+        self._elsewhere = elsewhere
         self._world = world
         self._is_engine = is_engine
         self._workers = workers
@@ -130,11 +135,20 @@ class RemoteQueries:
     def validates(self, type: str, update: str) -> bool:
         return any(_validates(worker, type, update) for worker in self._workers.everybody())
 
-    async def inquire(self, inquiry: Inquiry, history: list[Recorded], at_rest: bool) -> Any:
-        """Ask, and wait for the answer. The question is dropped when its caller gives up."""
+    def has_worker(self, inquiry: Inquiry, queue: str) -> bool:
+        """Whether a worker that could answer waits for questions here now."""
+        question = PendingQuery("", inquiry, [], queue, self._world.future())
+        return any(link.listens and _fits(link.worker, BOTH, question) for link in self._links()) or any(
+            not asker.future.done() and _fits(asker.worker, asker.kinds, question) for asker in self._askers
+        )
+
+    async def inquire(
+        self, inquiry: Inquiry, history: list[Recorded], at_rest: bool, *, only_here: bool = False
+    ) -> Any:
+        """Ask, and wait for the answer. The question is dropped when its caller gives up. `only_here`: of no other node."""
         if not self._is_engine():
             raise _elsewhere()
-        queue = _queue(history)
+        queue = queue_of_run(history)
         if self._stopped:
             raise Stopping
         if inquiry.kind == "validate" and not any(
@@ -148,10 +162,15 @@ class RemoteQueries:
         self._open[question.place] = question
         alarm = self._world.at(self._world.now() + round(self._timeout * SECOND), lambda: self._time_is_over(question))
         self._offer(question)
+        asking = None
+        if question.owner is None and self._elsewhere is not None and not only_here:
+            asking = self._world.spawn(self._elsewhere(question), "backstay-question-elsewhere")
         try:
             return await question.answer
         finally:
             alarm.cancel()
+            if asking is not None:
+                asking.cancel()
             self._open.pop(question.place, None)
 
     @property
@@ -341,6 +360,6 @@ def _fits(worker: RegisteredWorker, kinds: frozenset[str], question: PendingQuer
     )
 
 
-def _queue(history: list[Recorded]) -> str:
+def queue_of_run(history: list[Recorded]) -> str:
     """The task queue of the run, from its first events."""
     return next(entry.event.routing.queue for entry in history if isinstance(entry.event, WorkflowStarted))

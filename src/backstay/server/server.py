@@ -31,6 +31,7 @@ from backstay.link.nodes import NodeLinks
 from backstay.protocol.export import exporter
 from backstay.protocol.run_entries import make_views
 from backstay.server.admission import QueueAdmission
+from backstay.server.asked_questions import AskedQuestions
 from backstay.server.auth import Authenticator
 from backstay.server.browser import BrowserSessions, WrongTokens
 from backstay.server.bulk import BulkOperations
@@ -125,6 +126,7 @@ class Server:
         self.sweep_policy = SweepPolicy(settings, world.now)
         self.admission = QueueAdmission(lambda: self.engine, settings)
         self.sessions = SessionRegistry(store, lambda: self.engine, self.workers)
+        self.asked_questions = AskedQuestions(self)
         self.questions = RemoteQueries(
             world,
             self.workers,
@@ -132,6 +134,7 @@ class Server:
             settings.query_task_max_pending_per_queue,
             is_engine=lambda: self.engine.active,
             links=lambda: self.worker_links,
+            elsewhere=self.asked_questions.ask if is_server(path) else None,
         )
         self.node_secrets = NodeSecrets(world, store)
         self.links = NodeLinks(self.node_secrets.ours, self.node_secrets.load)

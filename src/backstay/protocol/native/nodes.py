@@ -79,6 +79,20 @@ class AwaitEvents(ask.Request[bool], frozen=True, kw_only=True):
     wait_seconds: float
 
 
+class WorkerSaid(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker has answered: `value` to a query, `objection` of a validator."""
+
+    value: bytes | None = None
+    objection: str | None = None
+
+
+class AskWorker(ask.Request[WorkerSaid], frozen=True, kw_only=True):
+    """Let a worker of this node answer a query or run a validator, on the history of its run up to a sequence."""
+
+    inquiry: tell.Inquiry
+    upto: int
+
+
 class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
     """Take a stored send. Its row is deleted with the commit of the receiver, so it may be delivered twice."""
 
@@ -159,6 +173,7 @@ _OF_WORKERS: dict[type[ask.Request[Any]], Any] = {
     ask.HeartbeatActivityTask: HeartbeatReply,
     AwaitEvents: bool,
     DeliverSend: None,
+    AskWorker: WorkerSaid,
 }
 _complete = calls.verb(_CompleteTask, TaskReply)
 _ALL: dict[type[ask.Request[Any]], calls.Verb] = {
