@@ -22,7 +22,7 @@ from backstay.engine.history_news import HistoryNews
 from backstay.engine.instances import Instances, resolver, start_message
 from backstay.engine.looking import Looked, Looking
 from backstay.engine.outlines import Outlines
-from backstay.engine.peers import Peers
+from backstay.engine.peers import Links, Peers
 from backstay.engine.projector import Projector
 from backstay.engine.run_search import RunSearch
 from backstay.engine.schedules import ScheduleApi
@@ -52,7 +52,8 @@ BLOCKED = "blocked"
 class Api:
     """One method, `call`, for every request. `guest`: this process never becomes the engine; `unoffered`: see `Sweep`.
 
-    `peers`: the other nodes, if any can be called. A request about an instance of theirs is handed to them.
+    `peers`: the other nodes, if any can be called. A request about an instance of theirs is handed to them. `links`, `is_alone`:
+    see `WorkerApi`.
     """
 
     def __init__(
@@ -65,6 +66,8 @@ class Api:
         unoffered: Callable[[Task], bool],
         projector: Projector,
         peers: Peers | None = None,
+        links: Links | None = None,
+        is_alone: Callable[[], bool] = lambda: True,
         new_id: Callable[[str], str] | None = None,
     ) -> None:
         self._engine = engine
@@ -77,6 +80,7 @@ class Api:
         self.news = HistoryNews(engine, self._is_elsewhere, self.call)
         self.looking = Looking(engine, self._instances)
         self._search = RunSearch(engine, projector)
+        self.workers = WorkerApi(engine, self._instances, links, is_alone)
         self.exports = Exports(engine, self._instances, self.looking, exporter)
         self._table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.StartWorkflow: self.start,
@@ -95,7 +99,7 @@ class Api:
             **WorkflowCommands(engine, self._instances, payloads, guest=guest, unoffered=unoffered).table,
             **ScheduleApi(engine, self._instances).table,
             **self.streams.table,
-            **WorkerApi(engine, self._instances).table,
+            **self.workers.table,
         }
 
     def call(self, request: ask.Request[R]) -> Awaitable[R]:

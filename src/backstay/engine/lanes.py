@@ -21,6 +21,7 @@ class Lanes:
         self._shares: dict[Queue, Shares] = {}
         self.waiting: set[str] = set()  # ids of the tasks in all lanes
         self.on_wait: Callable[[Lane], None] | None = None  # called with the lane of each task that begins to wait
+        self.on_unmatched: Callable[[Queue], None] | None = None  # the same with its queue, for other nodes
         self._closed = 0  # an upper bound of the tasks that closed while they waited and still take up memory
 
     def add(self, task: Task) -> None:
@@ -32,6 +33,8 @@ class Lanes:
         if backlog is None:
             backlog = self._lanes[lane] = Backlog(self._shares.setdefault(queue_of(task), Shares()), self.waiting)
         backlog.add(task)
+        if self.on_unmatched is not None:
+            self.on_unmatched(queue_of(task))
         if self.on_wait is not None:
             self.on_wait(lane)
 

@@ -28,10 +28,12 @@ from backstay.engine.shards import Shards
 from backstay.engine.stealing import Stealing
 from backstay.engine.stored_views import StoredViews
 from backstay.engine.sweep import Sweep
+from backstay.engine.task_news import TaskNews
 from backstay.engine.workflow_commands import Payloads
 from backstay.engine.world import Pool, World
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import Micros
+from backstay.protocol.native.nodes import Owner
 from backstay.store import Store
 from backstay.store.ownership import NodeFacts
 
@@ -115,8 +117,13 @@ class Node:
             unoffered=self.sweep.unoffered,
             projector=self.projector,
             peers=self.peers,
+            links=links,
+            is_alone=lambda: not self.shards.others,
             new_id=self.shards.new_id,
         )
+        self.news: TaskNews | None = None
+        if links is not None:
+            self.news = TaskNews(engine, links, self._linked, lambda: self.shards.linked)
         self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside, make_views)
         self.api.exports.sources = self.views.compared
         self.certificate = Certificate(engine, lifecycle, active=certify)
@@ -127,6 +134,10 @@ class Node:
         collector.relax()
         self._relaxed = True
         await self.recovery.start()
+
+    def _linked(self) -> Owner | None:
+        """How other nodes call this one."""
+        return None if self.facts.address is None else Owner(self.shards.me, self.facts.address, 0)
 
     def _tell(self) -> NodeFacts:
         return replace(self.facts, weight=0) if self._guest else self.facts
@@ -141,6 +152,9 @@ class Node:
         self.views.stop()
         self.certificate.stop()
         self.recovery.stop()
+        for part in (self.news, self.api.workers.fetching):
+            if part is not None:
+                part.stop()
         self.guest_leases.stop()
         self.engine.close()
 

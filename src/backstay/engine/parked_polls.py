@@ -1,7 +1,7 @@
 """Parked polls: polls of remote workers that wait for one task each.
 
 A poll is parked until a task is reserved for it, or its time is over. It is answered once, after the commit that leased its
-task; between the two it is reserved and no longer parked.
+task; between the two it is reserved and no longer parked. While a task is fetched for it from another node, it is held back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from backstay.kernel.task import Lease, Task
 
 
 class ParkedPoll:
-    __slots__ = ("future", "kind", "lease", "namespace", "owner", "queue", "session", "types", "worker")
+    __slots__ = (
+        *("call", "fetched", "future", "kind", "lease", "namespace", "owner", "queue", "session", "successor", "types", "worker"),
+    )
 
     def __init__(
         self,
@@ -29,8 +31,12 @@ class ParkedPoll:
         future: asyncio.Future[Any],
         worker: Claimant,
         owner: str,
+        call: str | None = None,
     ) -> None:
         self.owner = owner
+        self.call = call  # its id
+        self.fetched = False  # whether its task is from another node
+        self.successor: ParkedPoll | None = None  # the same poll, repeated by its worker
         self.session: str | None = None  # of the activity that is reserved for it
         self.kind = kind
         self.namespace = namespace
@@ -43,6 +49,12 @@ class ParkedPoll:
     @property
     def place(self) -> Queue:
         return self.kind, self.namespace, self.queue
+
+    def got(self) -> Task | None:
+        """The task that it was answered with."""
+        future = self.future
+        answered = future.done() and not future.cancelled() and future.exception() is None
+        return future.result().task if answered and future.result() is not None else None
 
     def matches(self, lane: Lane) -> bool:
         return (
@@ -58,12 +70,14 @@ class ParkedPolls:
     def __init__(self) -> None:
         self.by_queue: dict[Queue, dict[ParkedPoll, None]] = {}  # oldest first; a queue without polls is not in it
         self._reserved: dict[str, ParkedPoll] = {}  # by task
+        self._held: set[ParkedPoll] = set()  # a task is being fetched for them
 
     def park(self, poll: ParkedPoll) -> None:
         self.by_queue.setdefault(poll.place, {})[poll] = None
 
     def unpark(self, poll: ParkedPoll) -> bool:
         """Take a poll out; False if it was not parked any more."""
+        self._held.discard(poll)
         parked = self.by_queue.get(poll.place)
         if parked is None or poll not in parked:
             return False
@@ -72,8 +86,26 @@ class ParkedPolls:
             del self.by_queue[poll.place]
         return True
 
+    def hold(self, poll: ParkedPoll) -> None:
+        """Let a poll have no other task while one is fetched for it."""
+        self.unpark(poll)
+        self._held.add(poll)
+
+    def resume(self, poll: ParkedPoll) -> bool:
+        """Park a poll again that was held back; False if it has ended meanwhile."""
+        if poll not in self._held:
+            return False
+        self._held.discard(poll)
+        self.park(poll)
+        return True
+
     def replace(self, before: ParkedPoll, after: ParkedPoll) -> bool:
-        """Replace a poll by another one; True if a task had been reserved for the first."""
+        """Replace a poll by another one; True if a task had been reserved for the first, or is being fetched."""
+        if before in self._held:
+            self._held.remove(before)
+            self._held.add(after)
+            before.successor = after
+            return True
         self.unpark(before)
         for task_id, poll in self._reserved.items():
             if poll is before:
@@ -86,7 +118,7 @@ class ParkedPolls:
         return poll in self.by_queue.get(poll.place, ())
 
     def all(self) -> list[ParkedPoll]:
-        return [poll for parked in self.by_queue.values() for poll in parked]
+        return [*(poll for parked in self.by_queue.values() for poll in parked), *self._held]
 
     def on(self, queue: Queue) -> list[ParkedPoll]:
         return list(self.by_queue.get(queue, ()))

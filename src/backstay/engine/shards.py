@@ -134,6 +134,15 @@ class Shards:
             name = self._world.ids.ulid()
         return name
 
+    @property
+    def linked(self) -> list[Owner]:
+        """The other living processes that can be called."""
+        return [
+            Owner(node.id, node.facts.address, 0)
+            for node in self.others
+            if node.facts.address is not None and understands(node.facts.speaks)
+        ]
+
     # -- looking
 
     async def start(self) -> None:

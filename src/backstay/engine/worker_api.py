@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
 
 from backstay.engine.engine import Engine
+from backstay.engine.fetching import Fetching
 from backstay.engine.history_pages import fitting, read_page
 from backstay.engine.idempotency import completed_task, ended_attempt
 from backstay.engine.instances import Instances
 from backstay.engine.parked_polls import ParkedPoll
+from backstay.engine.peers import Links
 from backstay.engine.refused_completions import note_refusal
 from backstay.kernel.features.activity import (
     ActivityAssignment,
@@ -35,20 +37,27 @@ from backstay.kernel.features.workflow_task import (
     replay_position,
 )
 from backstay.kernel.message import Message, Refused
-from backstay.kernel.task import Lease
+from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import LEASE, SECOND, attempt_id, run_of
 from backstay.protocol import requests as ask
+from backstay.protocol.native import nodes
 from backstay.protocol.worker_messages import attempt_of, message_of
 from backstay.store import Located
 
 
 class WorkerApi:
-    def __init__(self, engine: Engine, instances: Instances) -> None:
+    """`links`: to other nodes, if any can be called. `is_alone`: whether no other process serves workers."""
+
+    def __init__(
+        self, engine: Engine, instances: Instances, links: Links | None, is_alone: Callable[[], bool]
+    ) -> None:
+        self._is_alone = is_alone
         self._engine = engine
         self._instances = instances
         self._polls_by_call: dict[
             tuple[str, str, str, str | None], ParkedPoll
         ] = {}  # polls that have an id, while they wait
+        self.fetching: Fetching | None = None
         self.table: dict[type[ask.Request[Any]], Callable[[Any], Awaitable[Any]]] = {
             ask.PollWorkflowTask: self.poll_workflow_task,
             ask.ClaimWorkflowTask: self.claim_task,
@@ -66,10 +75,16 @@ class WorkerApi:
             ask.HeartbeatActivityTask: self.heartbeat_activity,
             ask.GetActivityStatus: self.activity_status,
         }
+        if links is not None:
+            self.fetching = Fetching(engine, links, self._got_by)
+            self.table[nodes.TellWaiting] = self.fetching.heard
+            self.table[nodes.FetchWorkflowTask] = self.poll_workflow_task
+            self.table[nodes.FetchActivityTask] = self.poll_activity_task
 
     async def poll_workflow_task(self, request: ask.PollWorkflowTask) -> WorkflowAssignment | None:
         return await self._poll(
             "workflow",
+            isinstance(request, nodes.FetchWorkflowTask),
             request.namespace,
             request.queue,
             request.workflow_types,
@@ -236,6 +251,7 @@ class WorkerApi:
     async def poll_activity_task(self, request: ask.PollActivityTask) -> ActivityAssignment | None:
         return await self._poll(
             "activity",
+            isinstance(request, nodes.FetchActivityTask),
             request.namespace,
             request.queue,
             request.activity_types,
@@ -276,6 +292,7 @@ class WorkerApi:
     async def _poll(
         self,
         kind: str,
+        is_fetch: bool,
         namespace: str,
         queue: str,
         types: frozenset[str] | None,
@@ -286,17 +303,17 @@ class WorkerApi:
         connection: str | None,
     ) -> Any:
         engine = self._engine
-        if call is not None:
+        if call is not None and not is_fetch:  # the node that fetches has looked
             again = await self._leased_by(namespace, worker_id, call, kind)
             if again is not None:
                 return again
         future: asyncio.Future[Any] = engine.world.future()
 
         def lease() -> Lease:
-            return Lease(owner=worker_id, until=engine.world.now() + LEASE, call=call)
+            return Lease(owner=worker_id, until=engine.world.now() + LEASE, call=poll.call)
 
         worker = Claimant(connection=connection, compatibility=compatibility)
-        poll = ParkedPoll(kind, namespace, queue, types, lease, future, worker, worker_id)
+        poll = ParkedPoll(kind, namespace, queue, types, lease, future, worker, worker_id, call)
         id = (kind, namespace, worker_id, call)
         before = None
         if call is not None:
@@ -305,18 +322,22 @@ class WorkerApi:
         if before is None or not engine.dispatcher.replace_poll(before, poll):
             engine.matching.polls.park(poll)
             engine.dispatcher.serve_poll(poll)
+            if self.fetching is not None and not is_fetch:
+                self.fetching.parked(poll)
         alarm = engine.world.at(
             engine.world.now() + round(wait_seconds * SECOND), lambda: engine.dispatcher.end_poll(poll)
         )
         try:
-            return await future
+            assigned = await future
+            if assigned is None and call is not None and not is_fetch and not self._knows_all:
+                # The same poll may be parked at another node, which has not noticed that its worker is not there any more.
+                return await self._leased_by(namespace, worker_id, call, kind)
+            return assigned if assigned is None or await self._may_have(poll, assigned.task) else None
         except asyncio.CancelledError:
             # The worker hung up, perhaps just when the poll got a task: then its lease must be released here.
-            assigned: WorkflowAssignment | ActivityAssignment | None = _resolved(future)
-            if assigned is not None:
-                task = assigned.task
-                release = Release(task_id=task.id, owner=worker_id, attempt=task.attempt, begun=False)
-                engine.submit(task.workflow, release)
+            task = poll.got()
+            if task is not None:
+                self._release(task)
             raise
         finally:
             alarm.cancel()
@@ -324,9 +345,35 @@ class WorkerApi:
             if self._polls_by_call.get(id) is poll:
                 del self._polls_by_call[id]
 
+    async def _may_have(self, poll: ParkedPoll, task: Task) -> bool:
+        """Whether the session of a task is the poll's worker's, or it has none. If not, the task is released."""
+        sessions = self._engine.matching.sessions
+        if task.session is None or sessions is None or poll.fetched:
+            return True
+        if await sessions.holds(poll.namespace, task.session, poll.owner):
+            return True
+        self._release(task)
+        return False
+
+    def _release(self, task: Task) -> None:
+        """End a lease whose worker has never heard of it."""
+        release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False)
+        self._engine.submit(task.workflow, release)
+
+    @property
+    def _knows_all(self) -> bool:
+        """Whether all leases are those of this process."""
+        return self._engine.store.exclusive or (self._engine.leases.read and self._is_alone())
+
+    async def _got_by(self, poll: ParkedPoll) -> Any:
+        return None if poll.call is None else await self._leased_by(poll.namespace, poll.owner, poll.call, poll.kind)
+
     async def _leased_by(self, namespace: str, worker_id: str, call: str, kind: str) -> Any:
-        """The task that an earlier poll with this id got: its reply may be lost, but its lease is on disk."""
+        """The task that an earlier poll with this id got, here or at another node: its reply may be lost, but its lease is on
+        disk."""
         leased = self._engine.leases.by_call(namespace, worker_id, call)
+        if leased is None and not self._knows_all:
+            leased = next(iter(await self._engine.store.leased_by(namespace, worker_id, call)), None)
         if leased is None or leased.kind != kind:
             return None
         instance = await self._instances.committed(leased.workflow)
@@ -336,10 +383,6 @@ class WorkerApi:
         if task.until is not None and task.until <= self._engine.world.now():
             return None
         return self._engine.machine.assign(instance, task)
-
-
-def _resolved(future: asyncio.Future[Any]) -> Any:
-    return future.result() if future.done() and not future.cancelled() and future.exception() is None else None
 
 
 def _raise(refusal: Refused) -> NoReturn:

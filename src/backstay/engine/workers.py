@@ -141,6 +141,10 @@ class SessionGate(Protocol):
         """An activity of the session was reserved for this worker."""
         ...
 
+    async def holds(self, namespace: str, session: WorkerSession, worker_id: str) -> bool:
+        """Whether the session is this worker's, once that is on disk: another process may have given it to another one."""
+        ...
+
 
 class Lane(NamedTuple):
     """Tasks that the same workers can run."""

@@ -1,7 +1,8 @@
 """When each worker was last heard of, in memory and on disk, so that a restarted server still knows who is gone.
 
 A worker is heard of with every request. That is noted in memory at once and written soon: at most once in ten seconds for a
-worker, and all of them in one transaction. After a crash a worker may look up to ten seconds older than it was, never younger.
+worker, or four times in the time that a heartbeat counts, and all of them in one transaction. Each server writes what it has heard,
+and takes the latest of all for true. After a crash a worker may look up to ten seconds older than it was, never younger.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Heartbeats:
         self._heard[namespace, worker_id] = self._world.now()
         self._unwritten.add((namespace, worker_id))
         if self._alarm is None:
-            self._alarm = self._world.at(self._world.now() + EVERY, self._ring)
+            self._alarm = self._world.at(self._world.now() + min(EVERY, self._lasts // 4), self._ring)
 
     def last(self, namespace: str, worker_id: str) -> Micros | None:
         return self._heard.get((namespace, worker_id))

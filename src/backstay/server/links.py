@@ -5,20 +5,22 @@ Role and namespace of a caller were judged where it called. Nodes know each othe
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw
 
 from backstay.kernel.message import Refused
+from backstay.protocol import requests as ask
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import nodes
 from backstay.server.auth import EVERY
-from backstay.server.http_errors import HttpError, undecodable
+from backstay.server.http_errors import HttpError, Stopping, undecodable
 from backstay.server.http_messages import HttpRequest, HttpResponse, decode_body
 from backstay.server.native.call_batches import LINES, answered
 from backstay.server.native.client_routes import PendingCall, refused, submit
@@ -61,7 +63,25 @@ def _begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes |
     if owner is not None:
         said = {"owner": owner.id, "address": owner.address, "term": owner.term}
         raise HttpError(421, nodes.ELSEWHERE, "another node owns this instance", **said)
+    if isinstance(asked, (nodes.FetchWorkflowTask, nodes.FetchActivityTask)):
+        return _PendingFetch.of(server, verb, asked)
     return submit(server, verb, asked, server.api.here)
+
+
+class _PendingFetch(PendingCall):
+    """The reply to a fetch. A task that was leased for a node which has hung up is released."""
+
+    @staticmethod
+    def of(server: Server, verb: calls.Verb, asked: ask.Request[Any]) -> _PendingFetch:
+        if server.draining:
+            raise Stopping
+        answer: asyncio.Future[Any] = asyncio.ensure_future(server.api.here(asked))
+        return _PendingFetch(server, verb, answer, waits=False, not_yet=None, seconds=0)
+
+    def give_up(self) -> None:
+        if not self.answer.done():
+            self._given_up = True
+            self.answer.cancel()
 
 
 def _route(name: str, verb: calls.Verb) -> Route:

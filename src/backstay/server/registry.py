@@ -64,9 +64,39 @@ class StoredRegistry(Generic[T]):
         self._entries[namespace, name] = entry
         self.changes += 1
 
+    async def change(self, namespace: str, name: str, entry: T | None) -> bool:
+        """Write an entry, or remove it, if nobody has changed it since it was read here. False: somebody has, and it was read
+        again."""
+        place = (namespace, name)
+        body = None if entry is None else msgspec.json.encode(entry)
+        before = self._stored.get(place)
+        if body is None and before is None:
+            return False
+        if not await self._store.keep_if(RegistryEntry(self._kind, namespace, name, body), before):
+            await self.load()
+            return False
+        for places in self._loading:
+            places.add(place)
+        self.changes += 1
+        if entry is None or body is None:
+            self._stored.pop(place, None)
+            self._entries.pop(place, None)
+        else:
+            self._stored[place] = body
+            self._entries[place] = entry
+        return True
+
     def note(self, namespace: str, name: str, entry: T) -> None:
         """Change an entry in memory only: for values that change often and may be lost."""
         self._entries[namespace, name] = entry
+
+    def undo(self, namespace: str, name: str) -> None:
+        """Drop a noted change of an entry."""
+        body = self._stored.get((namespace, name))
+        if body is None:
+            self._entries.pop((namespace, name), None)
+        else:
+            self._entries[namespace, name] = self._decode(body)
 
     async def remove(self, namespace: str, name: str) -> T | None:
         await self._write(RegistryEntry(self._kind, namespace, name, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
@@ -48,6 +49,7 @@ from backstay.server.native.worker_links import WorkerLinks
 from backstay.server.observability import StandardObservability, observability
 from backstay.server.overview import Overviews
 from backstay.server.queue_views import QueueViews
+from backstay.server.registries import Registries
 from backstay.server.registry import StoredRegistry
 from backstay.server.remote_queries import RemoteQueries
 from backstay.server.retention import Retention
@@ -65,7 +67,6 @@ from backstay.store import Unavailable
 from backstay.store.address import is_server
 from backstay.store.opening import open_store
 
-RELOAD = SECOND
 FORGET = 60 * SECOND
 
 
@@ -94,10 +95,9 @@ class Server:
         self.shared_answers = SharedAnswers()
         self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}  # waiting requests, and how to end the wait
         self._world = world
-        self._reload: Alarm | None = None
         self._forget: Alarm | None = None
         self._forgetting: asyncio.Task[None] | None = None
-        self._loading: asyncio.Task[None] | None = None
+        self._deploying: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         world = self._world() if self._world is not None else AsyncioWorld(asyncio.get_running_loop())
@@ -136,6 +136,23 @@ class Server:
             links=lambda: self.worker_links,
             elsewhere=self.asked_questions.ask if is_server(path) else None,
         )
+        self.registries = Registries(
+            store,
+            world,
+            self.workers,
+            [
+                self.namespaces.kept,
+                self.rollouts,
+                self.sessions,
+                self.attributes,
+                self.saved_views,
+                self.tokens,
+                self.browser_sessions,
+                self.system_actions,
+                self.bulks,
+            ],
+            self._reloaded,
+        )
         self.node_secrets = NodeSecrets(world, store)
         self.links = NodeLinks(self.node_secrets.ours, self.node_secrets.load)
         self.node = Node(
@@ -151,7 +168,7 @@ class Server:
                 on_up=[lambda: self.worker_links.expect(), lambda: self.feed.engine_changed(), self.bulks.resume],
                 on_lost=[self._send_away, lambda: self.rates.forget(), lambda: self.feed.engine_changed()],
                 on_unavailable=[lambda: self.feed.engine_changed()],
-                on_foreign_commit=[self._changed_elsewhere, lambda: self.feed.foreign_commit()],
+                on_foreign_commit=[lambda: self.registries.changed_elsewhere(), lambda: self.feed.foreign_commit()],
                 on_sweep=[self.sweep_policy.swept],
             ),
             matching=Matching(
@@ -206,7 +223,8 @@ class Server:
     async def _read_registries(self) -> None:
         """Read the registries: at the start, and when this server takes the engine over from another."""
         await self.namespaces.open(self.now)
-        await self._load()
+        await self.registries.load()
+        self._workers_known = self.workers.snapshot()
 
     async def __aexit__(self, *_: object) -> None:
         await self.sessions.settle()
@@ -241,32 +259,15 @@ class Server:
         if self._forgetting is not None:
             self._forgetting.cancel()
             self._forgetting = None
-        if self._reload is not None:
-            self._reload.cancel()
-        if self._loading is not None:
-            self._loading.cancel()
+        if self._deploying is not None:
+            self._deploying.cancel()
+        self.registries.stop()
         self.drains.end()
         self.retention.stop()
         self.feed.close()
         await self.bulks.close()
         self.links.close()
         await self.node.close()
-
-    async def _load(self) -> None:
-        """Read every registry from disk."""
-        for registry in (
-            self.namespaces.kept,
-            self.workers,
-            self.rollouts,
-            self.sessions,
-            self.attributes,
-            self.saved_views,
-            self.tokens,
-            self.browser_sessions,
-            self.system_actions,
-            self.bulks,
-        ):
-            await registry.load()
 
     def _revision(self) -> int:
         """A number that changes when an entry of these registries does."""
@@ -276,21 +277,21 @@ class Server:
     def _bulk_moved(self, namespace: str, id: str, how_far: dict[str, Any]) -> None:
         self.feed.bulk_moved(namespace, id, how_far)
 
-    def _changed_elsewhere(self) -> None:
-        """Read the registries after a commit of another process, at most once a second."""
-        if self._reload is None:
-            self._reload = self.engine.world.at(self.now + RELOAD, self._load_soon)
+    def _reloaded(self) -> None:
+        """Other processes may have registered workers, or removed some."""
+        before, self._workers_known = self._workers_known, self.workers.snapshot()
+        for namespace, worker_id in before.keys() - self._workers_known.keys():
+            for task in self.engine.leases.of(namespace, worker_id):
+                self.take_back(task)
+        new = {place: found for place, found in self._workers_known.items() if before.get(place) != found}
+        fingerprints = {type: known for found in new.values() for type, known in found}
+        if fingerprints:
+            self.engine.deployed.update(fingerprints)
+            self._deploying = self.engine.world.spawn(self._deployed(), "backstay-deployed")
 
-    def _load_soon(self) -> None:
-        self._reload = None
-        self._loading = self.engine.world.spawn(self._load_again(), "backstay-registries")
-
-    async def _load_again(self) -> None:
-        """Repeat until the database answers: a revoked token must not stay valid because the database was away."""
-        try:
-            await self._load()
-        except Unavailable:
-            self._changed_elsewhere()
+    async def _deployed(self) -> None:
+        with suppress(Unavailable):  # whoever comes up then looks at all of them
+            await self.recovery.deployed()
 
     def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
         """The routing and definition of a start, as over HTTP: of the promoted build of its queue."""

@@ -3,6 +3,9 @@
 created → active → closed | expired (its time is over) | failed (its lease ran out) | orphaned (its worker is gone). The
 state of a session follows from its entry, the clock and the workers; only creating, taking over, renewing and closing it are
 written. A session never replaces the lease of an attempt: it says which worker may have the next one.
+
+Several servers may match activities of one session at the same time. Each writes the session only if it is as it was read, so one of
+them decides whose it is. An activity is sent to its worker when that is known; the others release theirs.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class SessionRegistry:
         self._kept = StoredRegistry(store, "worker_session", SessionRecord)
         self._engine_of = engine
         self._workers = workers
-        self._writing: set[asyncio.Task[Any]] = set()
+        self._writing: dict[tuple[str, str], asyncio.Task[None]] = {}  # sessions whose last change is on its way to disk
         self._alarms: dict[tuple[str, str], Alarm] = {}
 
     @property
@@ -83,6 +86,17 @@ class SessionRegistry:
         else:
             self.heard(namespace, session.session_id)
 
+    async def holds(self, namespace: str, session: WorkerSession, worker_id: str) -> bool:
+        """Whether the session is this worker's, once that is on disk."""
+        if self._engine.store.exclusive:
+            return True
+        place = (namespace, session.session_id)
+        writing = self._writing.get(place)
+        if writing is not None:
+            await asyncio.wait([writing])
+        found = self.get(*place)
+        return found is not None and found.worker_id == worker_id
+
     def heard(self, namespace: str, session_id: str) -> None:
         """Renew the session, since one of its activities is alive."""
         found = self.get(namespace, session_id)
@@ -98,37 +112,39 @@ class SessionRegistry:
     # -- for workers
 
     async def create(self, worker: RegisteredWorker, session: WorkerSession) -> tuple[str, SessionRecord]:
-        refusal = self._refusal(worker, replace(session, create_if_missing=True), creating=True)
-        if refusal is not None:
-            raise self._shown(refusal, worker.namespace, session.session_id)
-        found = self.get(worker.namespace, session.session_id)
-        if found is not None and self.status(found) == "active":
-            renewed = self._renewed(found, session.lease_seconds)
-            await self._write(renewed)
-            return "reused", renewed
-        made = self._made(worker, session)
-        await self._write(made)
-        return "created" if found is None else "reacquired", made
+        while True:
+            refusal = self._refusal(worker, replace(session, create_if_missing=True), creating=True)
+            if refusal is not None:
+                raise self._shown(refusal, worker.namespace, session.session_id)
+            found = self.get(worker.namespace, session.session_id)
+            if found is not None and self.status(found) == "active":
+                outcome, made = "reused", self._renewed(found, session.lease_seconds)
+            else:
+                outcome, made = "created" if found is None else "reacquired", self._made(worker, session)
+            if await self._write(made):
+                return outcome, made
 
     async def renew(self, worker: RegisteredWorker, session_id: str, lease_seconds: int | None) -> SessionRecord:
-        found = self._owned(worker, session_id)
-        if self.status(found) != "active":
-            raise self._shown(
-                _refused(409, "session_not_active", f"session {session_id!r} is {self.status(found)}"),
-                worker.namespace,
-                session_id,
-            )
-        renewed = self._renewed(found, lease_seconds or found.lease_seconds)
-        await self._write(renewed)
-        return renewed
+        while True:
+            found = await self._owned(worker, session_id)
+            if self.status(found) != "active":
+                raise self._shown(
+                    _refused(409, "session_not_active", f"session {session_id!r} is {self.status(found)}"),
+                    worker.namespace,
+                    session_id,
+                )
+            renewed = self._renewed(found, lease_seconds or found.lease_seconds)
+            if await self._write(renewed):
+                return renewed
 
     async def close(self, worker: RegisteredWorker, session_id: str, reason: str | None) -> tuple[str, SessionRecord]:
-        found = self._owned(worker, session_id)
-        if found.closed_at is not None:
-            return "already_closed", found
-        closed = replace(found, closed_at=self._now(), close_reason=reason)
-        await self._write(closed)
-        return "closed", closed
+        while True:
+            found = await self._owned(worker, session_id)
+            if found.closed_at is not None:
+                return "already_closed", found
+            closed = replace(found, closed_at=self._now(), close_reason=reason)
+            if await self._write(closed):
+                return "closed", closed
 
     def check_claim(self, worker: RegisteredWorker, session: WorkerSession) -> None:
         """Refuse a claim by task id that a poll would not get either."""
@@ -194,7 +210,7 @@ class SessionRegistry:
     async def settle(self) -> None:
         """Wait until all changes so far are on disk."""
         while self._writing:
-            await asyncio.gather(*self._writing, return_exceptions=True)
+            await asyncio.gather(*self._writing.values(), return_exceptions=True)
 
     # -- inside
 
@@ -250,8 +266,11 @@ class SessionRegistry:
         message = f"worker {worker.worker_id!r} holds as many sessions as it may ({held})"
         return _refused(409, "worker_session_limit_exceeded", message)
 
-    def _owned(self, worker: RegisteredWorker, session_id: str) -> SessionRecord:
+    async def _owned(self, worker: RegisteredWorker, session_id: str) -> SessionRecord:
         found = self.get(worker.namespace, session_id)
+        if (found is None or found.worker_id != worker.worker_id) and not self._engine.store.exclusive:
+            await self._kept.load()  # another server may have made it just now
+            found = self.get(worker.namespace, session_id)
         if found is None:
             raise _refused(404, "session_not_found", f"there is no session {session_id!r}")
         if found.worker_id != worker.worker_id:
@@ -311,22 +330,35 @@ class SessionRegistry:
         """Serve a queue whose session has lost its worker: another worker may take the session over."""
         self._engine.dispatcher.serve_polls(("activity", namespace, queue))
 
-    async def _write(self, session: SessionRecord) -> None:
-        await self._kept.put(session.namespace, session.options.session_id, session)
+    async def _write(self, session: SessionRecord) -> bool:
+        """Write a session. False: another server has changed it, and it was read again."""
+        if self._engine.store.exclusive:
+            await self._kept.put(session.namespace, session.options.session_id, session)
+            return True
+        return await self._kept.change(session.namespace, session.options.session_id, session)
 
     def _write_soon(self, session: SessionRecord) -> None:
         """Change the session in memory at once and write it later. The next activity repeats a write that is lost."""
-        self._kept.note(session.namespace, session.options.session_id, session)
+        place = (session.namespace, session.options.session_id)
+        self._kept.note(*place, session)
+        before = self._writing.get(place)
 
         async def write() -> None:
+            if before is not None:
+                await asyncio.wait([before])
             try:
                 await self._write(session)
             except Unavailable as error:
                 log.warning("session %s could not be written: %s", session.options.session_id, error)
+                if not self._engine.store.exclusive:
+                    self._kept.undo(*place)
 
-        task = self._engine.world.spawn(write(), "backstay-session")
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        task = self._writing[place] = self._engine.world.spawn(write(), "backstay-session")
+        task.add_done_callback(lambda done: self._written(place, done))
+
+    def _written(self, place: tuple[str, str], done: asyncio.Task[None]) -> None:
+        if self._writing.get(place) is done:
+            del self._writing[place]
 
     @property
     def _now(self) -> Callable[[], Micros]:

@@ -126,12 +126,20 @@ class WorkerRegistry:
             for place, worker in enumerate(many):
                 since = max(self.last_heard(worker), self._began)
                 long_ago = self._now() - since > self._forgotten_after
-                if (long_ago or place >= STALE_KEPT) and self.stale(worker):  # it may have come back meanwhile
-                    await self.remove(worker.namespace, worker.worker_id)
+                gone = (long_ago or place >= STALE_KEPT) and self.stale(worker)  # it may have come back meanwhile,
+                if gone and await self._kept.change(worker.namespace, worker.worker_id, None):  # at another server, too
+                    await self.heartbeats.forget(worker.namespace, worker.worker_id)
 
     async def remove(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
         await self.heartbeats.forget(namespace, worker_id)
         return await self._kept.remove(namespace, worker_id)
+
+    def snapshot(self) -> dict[tuple[str, str], frozenset[tuple[str, str]]]:
+        """Which workers there are, each with the fingerprints of its definitions."""
+        return {
+            (worker.namespace, worker.worker_id): frozenset(worker.workflow_definition_fingerprints.items())
+            for worker in self.everybody()
+        }
 
     def update(self, worker: RegisteredWorker) -> None:
         """Take over the details of a heartbeat. They are shown, but not stored."""

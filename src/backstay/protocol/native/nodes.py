@@ -93,6 +93,31 @@ class AskWorker(ask.Request[WorkerSaid], frozen=True, kw_only=True):
     upto: int
 
 
+class WaitingTasks(Struct, frozen=True, kw_only=True):
+    """So many tasks of a queue wait for workers that poll."""
+
+    kind: str
+    namespace: str
+    queue: str
+    count: int
+
+
+class TellWaiting(ask.Request[list[int]], frozen=True, kw_only=True):
+    """Tasks wait at the node that tells it. The answer: how many polls of each of their queues are parked at the other."""
+
+    node: int
+    address: str
+    waiting: list[WaitingTasks]
+
+
+class FetchWorkflowTask(ask.PollWorkflowTask, frozen=True, kw_only=True):
+    """A poll that is parked at another node, and does not wait here."""
+
+
+class FetchActivityTask(ask.PollActivityTask, frozen=True, kw_only=True):
+    """The same for activities."""
+
+
 class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
     """Take a stored send. Its row is deleted with the commit of the receiver, so it may be delivered twice."""
 
@@ -172,6 +197,9 @@ _OF_WORKERS: dict[type[ask.Request[Any]], Any] = {
     ask.FailActivityTask: AttemptReply,
     ask.HeartbeatActivityTask: HeartbeatReply,
     AwaitEvents: bool,
+    TellWaiting: list[int],
+    FetchWorkflowTask: WorkflowAssignment | None,
+    FetchActivityTask: ActivityAssignment | None,
     DeliverSend: None,
     AskWorker: WorkerSaid,
 }

@@ -49,7 +49,7 @@ class HeartbeatActivityBody(AttemptBody, frozen=True, kw_only=True):
 
 async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(PollBody)
-    worker = polling_worker(server, request, body)
+    worker = await polling_worker(server, request, body)
     seconds = clamp_long_poll(body.timeout_seconds)
     assigned = await park(
         server,
@@ -73,7 +73,7 @@ async def poll(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def claim(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(ClaimBody)
-    worker = claiming(server, request, body.worker_id or body.lease_owner)
+    worker = await claiming(server, request, body.worker_id or body.lease_owner)
     return await claimed(server, request, worker.worker_id, worker.compatibility, body.connection)
 
 
@@ -151,10 +151,21 @@ async def beat(server: Server, request: HttpRequest, attempt_id: str, owner: str
             progress=progress(said),
         )
     )
-    held = None if reply.task_id is None else server.engine.leases.get(request.namespace, reply.task_id)
-    if reply.can_continue and held is not None and held.session is not None:
-        server.sessions.heard(request.namespace, held.session.session_id)
+    if reply.can_continue and reply.task_id is not None:
+        session = await _session_of(server, request, reply.task_id, reply.lease_owner)
+        if session is not None:
+            server.sessions.heard(request.namespace, session)
     return _state(reply)
+
+
+async def _session_of(server: Server, request: HttpRequest, task_id: str, owner: str | None) -> str | None:
+    """The worker session that an activity runs in. If another process has given its lease, it is looked up on disk."""
+    held = server.engine.leases.get(request.namespace, task_id)
+    if held is None and any(session.worker_id == owner for session in server.sessions.of(request.namespace)):
+        place = await server.store.locate(request.namespace, run_of(task_id))
+        tasks = [] if place is None else await server.store.tasks(place.workflow)
+        held = next((task for task in tasks if task.id == task_id), None)
+    return None if held is None or held.session is None else held.session.session_id
 
 
 async def status(server: Server, request: HttpRequest) -> dict[str, Any]:
@@ -179,6 +190,8 @@ async def _check_session(server: Server, request: HttpRequest, owner: str) -> No
             worker = server.workers.registered(request.namespace, owner)
             server.sessions.check_claim(worker, task.session)
             server.sessions.took(request.namespace, task.session, worker.worker_id)
+            if not await server.sessions.holds(request.namespace, task.session, worker.worker_id):
+                server.sessions.check_claim(worker, task.session)  # another server was faster
 
 
 def _same_task(request: HttpRequest, body: AttemptBody) -> None:

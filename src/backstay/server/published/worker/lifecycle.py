@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from backstay.engine.instances import resolver
+from backstay.kernel.task import Task
 from backstay.server.auth import WORKER
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
@@ -103,6 +104,7 @@ async def register(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
     body = request.decode(HeartbeatWorkerBody)
+    await server.registries.look_for_worker(request.namespace, body.worker_id)
     worker = server.workers.get(request.namespace, body.worker_id)
     if worker is None:
         raise HttpError(
@@ -135,10 +137,11 @@ async def deregister_worker(server: Server, namespace: str, worker_id: str) -> d
     leases were, no server would know whose they are, and they would wait until they run out
     (`tests/sim/seeds/left-before-its-leases.json`).
     """
+    await server.registries.look_for_worker(namespace, worker_id)
     worker = server.workers.get(namespace, worker_id)
     if worker is None:
         raise HttpError(404, "worker_not_found", f"there is no worker {worker_id!r}", worker_id=worker_id)
-    held = server.engine.leases.of(namespace, worker_id)
+    held = await _held(server, namespace, worker_id)
     given_back = [server.engine.world.future() for _ in held]
     for task, future in zip(held, given_back, strict=True):
         server.take_back(task, resolver(future))
@@ -146,7 +149,7 @@ async def deregister_worker(server: Server, namespace: str, worker_id: str) -> d
         if isinstance(outcome, Unavailable):
             raise outcome  # any other refusal means that the lease had already ended
     await server.workers.remove(namespace, worker_id)
-    for task in server.engine.leases.of(namespace, worker_id):  # leased by a poll meanwhile
+    for task in await _held(server, namespace, worker_id):  # leased by a poll meanwhile
         server.take_back(task)
     server.sessions.relieve(namespace, worker.task_queue)
     return {
@@ -155,6 +158,14 @@ async def deregister_worker(server: Server, namespace: str, worker_id: str) -> d
         "recovered_workflow_task_count": sum(task.kind == "workflow" for task in held),
         "recovered_activity_task_count": sum(task.kind == "activity" for task in held),
     }
+
+
+async def _held(server: Server, namespace: str, worker_id: str) -> list[Task]:
+    """The leases of a worker, whichever process has given them."""
+    if not server.node.shards.others:
+        return server.engine.leases.of(namespace, worker_id)
+    leased = await server.store.leased()
+    return [task for task in leased if task.owner == worker_id and task.routing.namespace == namespace]
 
 
 def _acknowledged(server: Server, worker: RegisteredWorker) -> dict[str, Any]:

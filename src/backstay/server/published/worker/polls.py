@@ -39,8 +39,9 @@ class PollBody(Struct, frozen=True, kw_only=True):
     accept_history_encoding: Encoding | None = None
 
 
-def polling_worker(server: Server, request: HttpRequest, body: PollBody) -> RegisteredWorker:
+async def polling_worker(server: Server, request: HttpRequest, body: PollBody) -> RegisteredWorker:
     refuse_unless_engine(server, request)
+    await server.registries.look_for_worker(request.namespace, body.worker_id)
     worker = server.workers.polling(request.namespace, body.worker_id, body.task_queue, body.build_id)
     if server.rollouts.draining(request.namespace, worker.task_queue, worker.build_id):
         raise HttpError(

@@ -70,6 +70,7 @@ async def poll_validation(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def _poll(server: Server, request: HttpRequest, kinds: frozenset[str]) -> HttpResponse:
     body = request.decode(PollBody)
+    await server.registries.look_for_worker(request.namespace, body.worker_id)
     worker = server.workers.polling(request.namespace, body.worker_id, body.task_queue, body.build_id)
     refuse_unless_engine(server, request)
     seconds = clamp_long_poll(body.timeout_seconds)

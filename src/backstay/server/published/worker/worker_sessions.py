@@ -45,7 +45,7 @@ class CloseSessionBody(Struct, frozen=True, kw_only=True):
 
 async def create(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(CreateSessionBody)
-    worker = _worker(server, request, body.worker_id)
+    worker = await _worker(server, request, body.worker_id)
     outcome, session = await server.sessions.create(
         worker,
         WorkerSession(
@@ -65,18 +65,19 @@ async def create(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
     body = request.decode(HeartbeatSessionBody)
-    worker = _worker(server, request, body.worker_id)
+    worker = await _worker(server, request, body.worker_id)
     session = await server.sessions.renew(worker, request.params["session_id"], body.lease_seconds)
     return _answer(server, "heartbeat_recorded", session)
 
 
 async def close(server: Server, request: HttpRequest) -> dict[str, Any]:
     body = request.decode(CloseSessionBody)
-    worker = _worker(server, request, body.worker_id)
+    worker = await _worker(server, request, body.worker_id)
     return _answer(server, *await server.sessions.close(worker, request.params["session_id"], body.reason))
 
 
-def _worker(server: Server, request: HttpRequest, worker_id: str) -> RegisteredWorker:
+async def _worker(server: Server, request: HttpRequest, worker_id: str) -> RegisteredWorker:
+    await server.registries.look_for_worker(request.namespace, worker_id)
     worker = server.workers.get(request.namespace, worker_id)
     if worker is None:
         raise HttpError(

@@ -12,6 +12,7 @@ from backstay.kernel.command import Command
 from backstay.kernel.features.child import StartChildWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.message_stream import AdvanceMessageCursor
+from backstay.kernel.features.stream import WriteStream
 from backstay.kernel.features.workflow_task import TaskReply, WorkflowAssignment, events_shown
 from backstay.kernel.task import Block
 from backstay.kernel.values import run_of
@@ -106,7 +107,7 @@ class ClaimBody(Struct, frozen=True, kw_only=True):
 
 async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(PollBody)
-    worker = polling_worker(server, request, body)
+    worker = await polling_worker(server, request, body)
     seconds = clamp_long_poll(body.timeout_seconds)
     poll_request = ask.PollWorkflowTask(
         worker_id=worker.worker_id,
@@ -155,7 +156,7 @@ async def _either(
 
 async def claim(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(ClaimBody)
-    worker = claiming(server, request, body.worker_id or body.lease_owner)
+    worker = await claiming(server, request, body.worker_id or body.lease_owner)
     assigned = await server.api.call(
         ask.ClaimWorkflowTask(
             task_id=request.params["task_id"],
@@ -171,13 +172,18 @@ async def claim(server: Server, request: HttpRequest) -> HttpResponse:
 async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
     body = request.decode(CompleteTaskBody)
     leased = server.engine.leases.get(request.namespace, request.params["task_id"])
-    queue = "" if leased is None else leased.routing.queue
+    worker = server.workers.get(request.namespace, body.lease_owner)
+    queue = worker.task_queue if worker is not None else ""
+    if leased is not None:
+        queue = leased.routing.queue
     commands = [
         described(server, request.namespace, queue, command.command(f"commands[{position}]"))
         for position, command in enumerate(body.commands)
     ]
     commands = [*_cursors(body, commands), *commands]
-    if leased is not None:  # otherwise this report may be a repeated one
+    writes = any(isinstance(command, WriteStream) for command in commands)
+    # Without a lease here, this report may be a repeated one, or another node has leased the task.
+    if writes and (leased is not None or await _is_leased(server, request)):
         await server.api.streams.admit(request.namespace, run_of(request.params["task_id"]), commands)
     outcome = await server.api.call(
         ask.CompleteTask(
@@ -219,7 +225,7 @@ async def fail(server: Server, request: HttpRequest) -> dict[str, Any]:
                 stack_trace=failure.stack_trace,
                 replay_blocked=blocked,
                 reason=failure.reason,
-                fingerprint=_fingerprint(server, request, body.lease_owner),
+                fingerprint=await _fingerprint(server, request, body.lease_owner),
             ),
         )
     )
@@ -282,20 +288,36 @@ def described(server: Server, namespace: str, own_queue: str, command: Command) 
     return replace(command, definition=definition)
 
 
-def claiming(server: Server, request: HttpRequest, worker_id: str | None) -> RegisteredWorker:
+async def claiming(server: Server, request: HttpRequest, worker_id: str | None) -> RegisteredWorker:
     """The worker that claims a task by its id."""
     if worker_id is None:
         raise invalid("worker_id", "worker_id is required")
+    await server.registries.look_for_worker(request.namespace, worker_id)
     worker = server.workers.get(request.namespace, worker_id)
     queue = "" if worker is None else worker.task_queue
     return server.workers.polling(request.namespace, worker_id, queue, None)
 
 
-def _fingerprint(server: Server, request: HttpRequest, worker_id: str) -> str | None:
+async def _fingerprint(server: Server, request: HttpRequest, worker_id: str) -> str | None:
     """The fingerprint of the code that failed. The task is tried again when another one is deployed."""
     worker = server.workers.get(request.namespace, worker_id)
+    if worker is None or not worker.workflow_definition_fingerprints:
+        return None
     task = server.engine.leases.get(request.namespace, request.params["task_id"])
-    return None if worker is None or task is None else worker.workflow_definition_fingerprints.get(task.type)
+    if task is not None:
+        return worker.workflow_definition_fingerprints.get(task.type)
+    run = await server.store.run(request.namespace, run_of(request.params["task_id"]))
+    return None if run is None else worker.workflow_definition_fingerprints.get(run.workflow_type)
+
+
+async def _is_leased(server: Server, request: HttpRequest) -> bool:
+    """Whether the task is leased by another process."""
+    if not server.node.shards.others:
+        return False
+    task_id = request.params["task_id"]
+    place = await server.store.locate(request.namespace, run_of(task_id))
+    tasks = [] if place is None else await server.store.tasks(place.workflow)
+    return any(task.id == task_id and task.state == "leased" for task in tasks)
 
 
 async def _task(server: Server, assigned: WorkflowAssignment, body: PollBody | ClaimBody) -> dict[str, Any]:
