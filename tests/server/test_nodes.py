@@ -145,6 +145,91 @@ async def test_a_node_that_cannot_read_what_all_others_write_is_refused(postgres
         await until(lambda: sum(old.server.engine.owned) + sum(new.server.engine.owned) == EVERYTHING)
 
 
+async def test_each_node_tells_its_own_shape_roles_and_shards(postgresql_url: str) -> None:
+    """A node says of itself what it is and does, and of all what all are."""
+    async with serving(store=postgresql_url, still=False, node_name="one") as one:
+        alone = await topology(one)
+        assert (alone["current_shape"], alone["node"]["shards"], alone["nodes"]) == ("standalone_server", EVERYTHING, 1)
+        assert alone["current_roles"] == ["api", "matching", "timers", "repair"]
+        wake: dict[str, Any] = {"v2_matching_role_queue_wake": False}
+        async with (
+            serving(store=postgresql_url, still=False, node_name="front", weight=0) as front,
+            serving(store=postgresql_url, still=False, node_name="quiet", **wake) as quiet,
+        ):
+            await balanced(one, quiet)
+            await until(lambda: len(one.server.node.shards.nodes) == 3)
+            told = {api: await topology(api) for api in (one, front, quiet)}
+            assert [told[api]["current_shape"] for api in told] == ["server_cluster"] * 2 + ["dedicated_matching"]
+            assert [told[api]["current_process_class"] for api in told] == ["server", "front_end", "server"]
+            assert told[front]["current_roles"] == ["api", "matching"]
+            assert told[one]["current_roles"] == ["api", "matching", "timers", "repair"]
+            assert sum(told[api]["node"]["shards"] for api in told) == EVERYTHING
+            assert {told[api]["nodes"] for api in told} == {3}
+            assert {told[api]["unowned_shards"] for api in told} == {0}
+            quiet.server.sweep_policy.swept("matcher-1")
+            assert (await topology(quiet))["current_roles"] == ["api", "matching", "timers"], (
+                "another one looks for lost work"
+            )
+
+
+async def topology(api: Api) -> dict[str, Any]:
+    return (await api.control("GET", "/cluster/info")).json()["topology"]
+
+
+async def metrics(api: Api) -> dict[str, float]:
+    answer = await api.http.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})
+    lines = [line.rpartition(" ") for line in answer.text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+async def test_what_passes_between_nodes_is_counted(postgresql_url: str) -> None:
+    async with serving(store=postgresql_url, still=False) as one:
+        async with serving(store=postgresql_url, still=False, weight=0) as front:
+            await until(lambda: front.server.node.shards.owner_of(0) is not None)
+            await front.start("o-1")
+            there = await metrics(front)
+            assert (there["backstay_shards_owned"], there["backstay_nodes"]) == (0, 2)
+            assert there['backstay_node_calls_total{outcome="forwarded"}'] == 1
+            assert there['backstay_node_calls_total{outcome="failed"}'] == there["backstay_guest_decisions_total"] == 0
+            one.server.node.facts = replace(one.server.node.facts, address=None)
+            await until(lambda: addresses(front) == [None])
+            await front.start("o-2")
+            assert (await metrics(front))["backstay_guest_decisions_total"] == 1
+        async with serving(store=postgresql_url, still=False) as two:
+            await balanced(one, two)
+            assert (await metrics(one))['backstay_shard_moves_total{kind="handed_over"}'] >= 127
+            assert (await metrics(two))['backstay_shard_moves_total{kind="received"}'] >= 127
+        here = await metrics(one)
+        assert here["backstay_nodes_deposed_total"] == here["backstay_tasks_stolen_total"] == 0
+
+
+async def findings(api: Api) -> dict[str, str]:
+    answer = (await api.control("GET", "/system/health")).json()
+    return {one["code"]: one["message"] for one in answer["findings"]}
+
+
+async def test_health_tells_of_nodes_that_cannot_be_called_and_of_shards_without_an_owner(postgresql_url: str) -> None:
+    async with serving(store=postgresql_url, still=False, weight=0) as front:
+        assert "start one with a weight above 0" in (await findings(front))["shards_unowned"]
+        async with serving(store=postgresql_url, still=False) as one:
+            one.server.node.facts = replace(one.server.node.facts, address="http://127.0.0.1:9")
+            await until(lambda: addresses(front) == ["http://127.0.0.1:9"])
+            for number in range(3):
+                await front.start(f"o-{number}")  # through the database
+            found = await findings(front)
+            assert "at http://127.0.0.1:9" in found["nodes_unreachable"]
+            assert "shards_unowned" not in found
+            await front.control("POST", f"/nodes/{one.server.node.shards.me}/drain", {})
+            await until(lambda: one.server.drains.asked)
+            assert "--undo" in (await findings(one))["draining"]
+
+
+def addresses(api: Api) -> list[str | None]:
+    shards = api.server.node.shards
+    owners = {row.owner for row in shards.rows}
+    return [node.facts.address for id, node in shards.nodes.items() if id in owners]
+
+
 def levels(api: Api) -> list[int]:
     return sorted(node.facts.level for node in api.server.node.shards.nodes.values())
 

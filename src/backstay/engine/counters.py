@@ -47,6 +47,7 @@ class Counters:
         self.commits = 0
         self.lost_commits = 0  # that the database could not make
         self.decisions = 0
+        self.guest_decisions = 0  # about instances that other processes own
         self.stolen = 0  # tasks of other processes' shards that were taken here
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.events: Counter[str] = Counter()  # by type

@@ -429,6 +429,8 @@ class Engine:
             batch = self.rollback.split_batch(batch, applied)
         try:
             self.counters.committed(batch, took)
+            if not self.owns_all:
+                self.counters.guest_decisions += sum(not self.owns(item.entry.instance.key) for item in batch)
             for observe in self._observers:
                 observe(batch)
         except Exception:  # figures and views may be wrong then; what the batch has decided takes place

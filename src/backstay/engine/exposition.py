@@ -16,6 +16,7 @@ from backstay.store import Store
 
 if TYPE_CHECKING:
     from backstay.engine.engine import Engine
+    from backstay.engine.node import Node
 
 PLAIN = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -118,12 +119,52 @@ def engine_families(engine: Engine, states: Mapping[tuple[str, str], int], lag: 
             [Sample({"namespace": where, "state": state}, n) for (where, state), n in states.items()],
         ),
         *_backlog(engine),
-        one("backstay_engine_holder", "gauge", "Whether this process runs the engine.", int(engine.holder)),
+        one(
+            "backstay_engine_holder",
+            "gauge",
+            "Whether this process owns workflows, and works for them.",
+            int(engine.holder),
+        ),
         one("backstay_database_up", "gauge", "Whether the database can commit.", int(engine.down is None)),
         one(
             "backstay_projector_lag_seconds", "gauge", "For how long a stored view has been out of date.", lag / SECOND
         ),
         one("backstay_cached_instances", "gauge", "Workflows that are in memory.", len(engine.cache)),
+    ]
+
+
+def node_families(node: Node) -> list[MetricFamily]:
+    """What this process is among those at its database, and what passes between them."""
+    shards, peers, counters = node.shards, node.peers, node.engine.counters
+    moves = {kind: shards.counts[kind] for kind in ("claimed", "received", "handed_over", "lost")}
+    calls = {
+        kind: 0 if peers is None else peers.counts[kind] for kind in ("forwarded", "failed", "misdirected", "here")
+    }
+    alive = sum(one.is_alive for one in shards.nodes.values())
+    return [
+        one("backstay_shards_owned", "gauge", "Shards that this process owns.", sum(node.engine.owned)),
+        one("backstay_nodes", "gauge", "Living processes at the database, as of the last look.", alive),
+        one("backstay_node_draining", "gauge", "Whether this process hands over its shards.", int(node.facts.draining)),
+        MetricFamily(
+            "backstay_shard_moves",
+            "counter",
+            "Shards that were claimed, received from others, handed over, or lost.",
+            [Sample({"kind": kind}, n) for kind, n in moves.items()],
+        ),
+        one("backstay_nodes_deposed", "counter", "Dead processes that this one has fenced.", shards.counts["deposed"]),
+        MetricFamily(
+            "backstay_node_calls",
+            "counter",
+            "Requests that were carried out by the owner of their workflow, calls that failed or reached another node, and"
+            " requests that were carried out here in its place.",
+            [Sample({"outcome": kind}, n) for kind, n in calls.items()],
+        ),
+        one(
+            "backstay_guest_decisions",
+            "counter",
+            "Decisions about workflows that other processes own.",
+            counters.guest_decisions,
+        ),
     ]
 
 
@@ -142,10 +183,20 @@ def _backlog(engine: Engine) -> list[MetricFamily]:
         ages.append(Sample(rest, max(0, now - min(min(since) for _, since in waiting[QUEUES:])) / SECOND))
     oldest = max((sample.value for sample in ages if not isinstance(sample.value, Histogram)), default=0)
     return [
-        MetricFamily("backstay_task_backlog", "gauge", "Ready tasks that wait for a worker.", sizes),
+        MetricFamily("backstay_task_backlog", "gauge", "Ready tasks of this process that wait for a worker.", sizes),
         MetricFamily("backstay_task_backlog_age_seconds", "gauge", "How long the oldest of them has waited.", ages),
-        one("backstay_oldest_ready_task_seconds", "gauge", "How long the oldest ready task has waited.", oldest),
-        one("backstay_tasks_leased", "gauge", "Tasks that remote workers hold.", sum(1 for _ in engine.leases)),
+        one(
+            "backstay_oldest_ready_task_seconds",
+            "gauge",
+            "How long the oldest ready task of this process has waited.",
+            oldest,
+        ),
+        one(
+            "backstay_tasks_leased",
+            "gauge",
+            "Tasks of this process that remote workers hold.",
+            sum(1 for _ in engine.leases),
+        ),
     ]
 
 

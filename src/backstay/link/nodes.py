@@ -53,6 +53,11 @@ class NodeLink:
         self._pinging: asyncio.Task[None] | None = None
         self.used = time.monotonic()
 
+    @property
+    def lost(self) -> str | None:
+        """Which node cannot be reached, if it cannot."""
+        return None if self._failures < FAILURES else self._name
+
     def is_resting(self) -> bool:
         """Whether it is not to be used now. After a rest the node is pinged, and used again once it answers."""
         self.used = time.monotonic()
@@ -161,6 +166,11 @@ class NodeLinks:
             if now - link.used > UNUSED:
                 del self._links[place]
                 link.close()
+
+    @property
+    def unreachable(self) -> list[str]:
+        """The nodes that were called in vain, and have not answered since."""
+        return [link.lost for link in self._links.values() if link.lost is not None]
 
     def keep(self, living: Collection[int]) -> None:
         """Give up the links to all nodes but these: who waits for one of them asks its successor."""

@@ -17,6 +17,7 @@ from backstay.protocol.task_commands import COMMAND_TYPES
 from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, EVOLUTION, LONG_POLL, VERSION
 from backstay.server.sessions import TERMINAL
 from backstay.server.settings import Settings
+from backstay.server.topology import topology
 
 if TYPE_CHECKING:
     from backstay.server.http_messages import HttpRequest
@@ -137,12 +138,7 @@ async def cluster_info(server: Server, request: HttpRequest) -> dict[str, Any]:
             "heartbeat_interval_seconds": settings.heartbeat_interval_seconds,
             "stale_after_seconds": settings.worker_stale_after_seconds,
         },
-        "topology": {
-            "current_shape": "standalone_server",
-            "current_process_class": "server",
-            "current_roles": ["api", "matching", "timers", "repair"],
-            "matching_role": matching_role(server),
-        },
+        "topology": topology(server) | {"matching_role": matching_role(server)},
         "client_compatibility": {
             "authority": "protocol_manifests",
             "top_level_version_role": "informational",

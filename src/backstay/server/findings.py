@@ -18,6 +18,7 @@ from backstay.engine.gaps import find_gaps
 from backstay.kernel.task import Task
 from backstay.kernel.values import SCHEDULES, SECOND, Micros, run_of
 from backstay.protocol.history import iso
+from backstay.server.topology import unowned
 
 if TYPE_CHECKING:
     from backstay.server.server import Server
@@ -109,11 +110,17 @@ def _of_process(server: Server) -> list[HealthFinding]:
     if not engine.active:
         message = "another process runs this database; this server answers reads, and takes over when that one ends"
         found.append(_database("error", "engine_elsewhere", message))
-    elif engine.holder and not server.recovery.up:
+    elif engine.store.exclusive and engine.holder and not server.recovery.up:
         message = "the engine is coming up: it reads which runs are open and which tasks are leased"
         found.append(_database("warning", "engine_recovering", message))
     if server.draining:
         found.append(_database("warning", "draining", "this server is about to stop and leases no more tasks"))
+    elif server.drains.asked:
+        message = (
+            "this server hands its work to other nodes, as an operator wished; `dw node drain NAME --undo` ends that"
+        )
+        found.append(_database("warning", "draining", message))
+    found += _of_nodes(server)
     lag = server.node.projector.lag
     if lag > BEHIND:
         found.append(
@@ -141,6 +148,44 @@ def _of_process(server: Server) -> list[HealthFinding]:
             )
         )
     return found
+
+
+def _of_nodes(server: Server) -> list[HealthFinding]:
+    """What the other processes at the database are like, as of the last look."""
+    if server.store.exclusive:
+        return []
+    found: list[HealthFinding] = []
+    free = unowned(server)
+    living = [node for node in server.node.shards.nodes.values() if node.is_alive]
+    if free:
+        able = any(node.facts.weight and not node.facts.draining for node in living)
+        message = (
+            f"{free} of {len(server.engine.owned)} shards have no owner; their workflows wait until a node takes them"
+        )
+        more = "" if able else ", and no living node may take any: start one with a weight above 0"
+        found.append(_node("warning" if able else "error", "shards_unowned", message + more, free))
+    lost = server.links.unreachable
+    if lost:
+        message = (
+            f"{_many(len(lost), 'node')} cannot be called: {'; '.join(lost[:NAMED])}; requests go through the database"
+        )
+        found.append(_node("warning", "nodes_unreachable", message, len(lost)))
+    releases = sorted({node.facts.version for node in living if node.facts.version})
+    if len(releases) > 1:
+        found.append(_node("info", "mixed_releases", f"nodes of {len(releases)} releases: {', '.join(releases)}", 1))
+    return found
+
+
+def _node(severity: Severity, code: str, message: str, count: int) -> HealthFinding:
+    return HealthFinding(
+        severity=severity,
+        code=code,
+        check="routing_health",
+        message=message,
+        count=count,
+        link="/api/nodes",
+        action="`dw nodes` shows who is there",
+    )
 
 
 def unavailable(error: Exception) -> HealthFinding:

@@ -317,6 +317,8 @@ class Observer:
                 "many_machines": dialect == "postgresql",
                 "available": server.engine.down is None,
                 "engine_here": server.engine.holder,
+                "shards": len(server.engine.owned),
+                "shards_owned": sum(server.engine.owned),
             },
             "queue": {"driver": "long_poll", "leases": True, "priorities": True, "fair_shares": True, "delays": True},
             "cache": {"driver": "process", "required": False},

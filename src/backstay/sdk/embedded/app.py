@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 from backstay.codec.payloads import AvroPayloads
 from backstay.engine.api import Api
 from backstay.engine.draining import Draining
-from backstay.engine.exposition import engine_families, exposition, open_states
+from backstay.engine.exposition import engine_families, exposition, node_families, open_states
 from backstay.engine.node import Node
 from backstay.engine.peers import Links
 from backstay.engine.process_facts import process_facts
@@ -201,7 +201,8 @@ class AsyncBackstay(AsyncClient):
         if self._engine_room.api is None:
             raise RuntimeError("this Backstay is not open; enter it with `async with` first")
         states = await open_states(self.store, [self.namespace])
-        return exposition(engine_families(self.engine, states, self._node.projector.lag), open_metrics)
+        families = [*engine_families(self.engine, states, self._node.projector.lag), *node_families(self._node)]
+        return exposition(families, open_metrics)
 
     async def open(self) -> Self:
         """Open the database and start engine and worker, as `async with` does; `close()` ends them."""

@@ -36,7 +36,7 @@ async def ready(server: Server, request: HttpRequest) -> HttpResponse:
         reasons.append(
             {"code": "recovering", "message": "the engine reads open runs and leases; it serves in a moment"}
         )
-    draining = server.node.facts.draining
+    draining = server.draining or server.drains.asked
     if draining:
         why = (
             "this server is about to stop"

@@ -12,6 +12,7 @@ from backstay.engine.exposition import (
     Sample,
     engine_families,
     exposition,
+    node_families,
     one,
     open_states,
 )
@@ -32,7 +33,11 @@ async def scrape(server: Server, request: HttpRequest) -> HttpResponse:
         else [request.bound]
     )
     states = await open_states(server.store, namespaces)
-    families = [*engine_families(server.engine, states, server.node.projector.lag), *_of_server(server, namespaces)]
+    families = [
+        *engine_families(server.engine, states, server.node.projector.lag),
+        *node_families(server.node),
+        *_of_server(server, namespaces),
+    ]
     if request.bound is not None:
         families = [_only(family, request.bound) for family in families]
     text = exposition(families, wanted)
