@@ -18,7 +18,18 @@ from backstay.kernel.task import Lease, Task
 
 class ParkedPoll:
     __slots__ = (
-        *("call", "fetched", "future", "kind", "lease", "namespace", "owner", "queue", "session", "successor", "types", "worker"),
+        "call",
+        "fetched",
+        "future",
+        "kind",
+        "lease",
+        "namespace",
+        "owner",
+        "queue",
+        "session",
+        "successor",
+        "types",
+        "worker",
     )
 
     def __init__(

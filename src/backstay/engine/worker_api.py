@@ -48,9 +48,7 @@ from backstay.store import Located
 class WorkerApi:
     """`links`: to other nodes, if any can be called. `is_alone`: whether no other process serves workers."""
 
-    def __init__(
-        self, engine: Engine, instances: Instances, links: Links | None, is_alone: Callable[[], bool]
-    ) -> None:
+    def __init__(self, engine: Engine, instances: Instances, links: Links | None, is_alone: Callable[[], bool]) -> None:
         self._is_alone = is_alone
         self._engine = engine
         self._instances = instances

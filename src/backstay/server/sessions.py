@@ -56,7 +56,7 @@ class SessionRegistry:
         self._kept = StoredRegistry(store, "worker_session", SessionRecord)
         self._engine_of = engine
         self._workers = workers
-        self._writing: dict[tuple[str, str], asyncio.Task[None]] = {}  # sessions whose last change is on its way to disk
+        self._writing: dict[tuple[str, str], asyncio.Task[None]] = {}  # changes of sessions on their way to disk
         self._alarms: dict[tuple[str, str], Alarm] = {}
 
     @property
