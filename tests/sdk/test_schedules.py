@@ -25,6 +25,7 @@ from backstay.engine.engine import Engine
 from backstay.kernel.features.schedule import Schedule, firing
 from backstay.kernel.values import SECOND
 from backstay.protocol import schedules as ask
+from backstay.protocol.native import nodes
 from backstay.sdk.client.schedules import AsyncScheduleHandle
 
 from .kit import StillWorld, eventually, names, settle
@@ -348,3 +349,17 @@ async def test_a_creation_without_an_id_that_is_repeated_under_one_request_id_is
         other = await app.options(request_id="create-2").schedules.options(every=600).create(report, None, "north")
         assert first.id == second.id != other.id
         assert len(await app.schedules.list()) == 2
+
+
+async def test_a_request_that_came_over_a_wire_is_the_one_that_was_made_here() -> None:
+    async with Still() as app:
+        asked: list[Any] = []
+        call = app._engine_room.api.call  # type: ignore[union-attr]
+        app._engine_room.call = lambda request: asked.append(request) or call(request)  # type: ignore[method-assign]
+        nightly = app.options(request_id="create-1").schedules.options(every=600)
+        one = await nightly.create(report, "nightly", "north")
+        await app.options(request_id="change-1").schedules.handle("nightly").change_workflow(report, "south")
+        for request in [request for request in asked if not isinstance(request, ask.DescribeSchedule)]:
+            verb = nodes.OF[type(request)]
+            again = nodes.received(verb.decode_request.decode(nodes.encode(request)))
+            assert (await call(again)).schedule_id == one.id

@@ -75,8 +75,7 @@ class ScheduleApi:
     async def update(self, request: ask.UpdateSchedule) -> ScheduleReply:
         changes = dict(request.changes)
         if isinstance(changes.get("action"), kernel.Action):
-            routing = replace(changes["action"].routing, namespace=request.namespace)
-            changes["action"] = replace(changes["action"], routing=routing)
+            changes["action"] = _action_at_home(changes["action"], request.namespace)
         return await self._command(request, kernel.ScheduleUpdate, changes=changes)
 
     async def pause(self, request: ask.PauseSchedule) -> ScheduleReply:
@@ -228,5 +227,11 @@ def _same(have: object, wanted: object) -> bool:
 
 def _at_home(plan: SchedulePlan, namespace: str) -> SchedulePlan:
     """The plan with its workflows in the namespace of the schedule."""
-    routing = replace(plan.action.routing, namespace=namespace)
-    return replace(plan, action=replace(plan.action, routing=routing))
+    return replace(plan, action=_action_at_home(plan.action, namespace))
+
+
+def _action_at_home(action: kernel.Action, namespace: str) -> kernel.Action:
+    # An equal string from a wire is not the default itself, so it would be written and change the fingerprint of the request.
+    if action.routing.namespace == namespace:
+        return action
+    return replace(action, routing=replace(action.routing, namespace=namespace))
