@@ -4,24 +4,33 @@ A pass reads all instances, a page at a time, and counts open runs by what resum
 wake (a deadline), the answer of another instance, or a message from outside. A run with none of these, or with other task rows than
 its last decision left, is *stranded*. It is looked at once more at the end of the pass, since the sweep may have mended it
 meanwhile, and then named.
+
+Of several processes at a database one makes the passes: the owner of the first shard. It keeps what it has found in the registry,
+where the others read it. If that process makes none, another one does.
 """
 
 from __future__ import annotations
 
 from typing import TypedDict
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.periodic import PeriodicJob
 from backstay.kernel.spans import iso
 from backstay.kernel.values import SECOND, Micros
+from backstay.store import RegistryEntry, Unavailable
 from backstay.store.views import ResumeCounts
 
 EVERY = 20 * SECOND
 PAGE = 5000
+LATE = 3 * EVERY  # without a proof, and then any process makes one
 NAMED = 1000  # stranded runs that are named; the others are counted
+TOLD = 100  # of them, those that other processes are told by name
+KIND = "certificate"
 
 
 class StrandedRun(Struct, frozen=True, kw_only=True):
@@ -50,13 +59,41 @@ class Certificate:
 
     def __init__(self, engine: Engine, lifecycle: EngineHooks, *, active: bool = True) -> None:
         self._engine = engine
+        self._active = active
         self.proof: Proof | None = None
-        self._job = PeriodicJob(engine.world, "certificate", self.prove, lambda: bool(engine.owned[0]))
-        if active:
-            lifecycle.on_up.append(self._begin)
+        self._job = PeriodicJob(engine.world, "certificate", self.follow, lambda: engine.active)
+        lifecycle.on_up.append(self.start)
 
-    def _begin(self) -> None:
-        self._job.start(EVERY)
+    def start(self) -> None:
+        if self._active and self._engine.active:
+            self._job.start(EVERY)
+
+    async def follow(self) -> None:
+        """Prove it in turn, or read what another process has proven."""
+        engine = self._engine
+        if engine.owns_all:
+            await self.prove()
+            return
+        told = await self._read()
+        if told is not None and (self.proof is None or told.began_at > self.proof.began_at):
+            self.proof = told
+        if engine.owned[0] or told is None or engine.world.now() - told.began_at > LATE:
+            await self._tell(await self.prove())
+
+    async def _read(self) -> Proof | None:
+        found = [entry.body for entry in await self._engine.store.kept(KIND) if entry.body is not None]
+        return None if not found else msgspec.json.decode(found[0], type=Proof)
+
+    async def _tell(self, proof: Proof) -> None:
+        written = self._engine.world.future()
+
+        def done(error: Unavailable | None) -> None:
+            if not written.done():
+                written.set_exception(error) if error is not None else written.set_result(None)
+
+        body = msgspec.json.encode(replace(proof, stranded=proof.stranded[:TOLD]))
+        self._engine.store.keep(RegistryEntry(KIND, "", "", body), done)
+        await written
 
     def stop(self) -> None:
         self._job.stop()

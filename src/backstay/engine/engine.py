@@ -100,6 +100,8 @@ class Engine:
         self.incarnation = world.ids.ulid()
         self.owned = store.owned  # 1 for each shard of this process; `Shards` says which
         self._mask = store.shards - 1
+        # Whether every live worker is known to this process: others may have some that are in no registry.
+        self.knows_workers: Callable[[], bool] = lambda: self.owns_all
         self.down: Unavailable | None = None
         self._due = [Due()] * store.shards
         self.idle = False  # the sweep found nothing to do, and nothing was committed since

@@ -19,7 +19,8 @@ class FactFinder:
     def __init__(self, engine: Engine, *, has_engine: bool = True) -> None:
         self._matching = engine.matching
         here = engine.holder
-        self._here = engine.owns_all  # otherwise workers and limits are known to other processes, too
+        self._knows_workers = engine.knows_workers()
+        self._knows_limits = engine.owns_all
         down = here and engine.down is not None
         self._plain = Facts(engine="down" if down else "here" if here else "elsewhere" if has_engine else "none")
         self._takers: dict[_Lane, Takers] = {}
@@ -40,12 +41,12 @@ class FactFinder:
     def _who_takes(self, lane: _Lane) -> Takers:
         found = self._takers.get(lane)
         if found is None:
-            found = self._takers[lane] = self._matching.takers(*lane) if self._here else UNKNOWN_TAKERS
+            found = self._takers[lane] = self._matching.takers(*lane) if self._knows_workers else UNKNOWN_TAKERS
         return found
 
     def _limit(self, queue: Queue) -> ReachedLimit | None:
         admission = self._matching.admission
-        if admission is None or not self._here:
+        if admission is None or not self._knows_limits:
             return None
         if queue not in self._limits:
             self._limits[queue] = admission.reached(queue)

@@ -53,7 +53,7 @@ async def find_gaps(engine: Engine, namespace: str) -> list[FleetGap]:
 
     Workers may be alive that only other processes know: then nothing is known here.
     """
-    if not engine.owns_all:
+    if not engine.knows_workers():
         return []
     found: list[FleetGap] = []
     for waiting in await engine.store.waiting_tasks(namespace, engine.world.now()):

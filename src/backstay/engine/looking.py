@@ -194,7 +194,7 @@ class Looking:
 
     def _is_stranded(self) -> Callable[[Task], bool] | None:
         """Whether no live worker could take a task. Only the engine knows workers."""
-        return self._engine.matching.is_stranded if self._engine.owns_all else None
+        return self._engine.matching.is_stranded if self._engine.knows_workers() else None
 
     def _code_of(self, run: Run) -> tuple[str | None, str | None]:
         """Why the code of a run cannot answer queries, and the fingerprint of the code that is deployed."""

@@ -134,6 +134,7 @@ class Node:
         collector.relax()
         self._relaxed = True
         await self.recovery.start()
+        self.certificate.start()
 
     def _linked(self) -> Owner | None:
         """How other nodes call this one."""

@@ -10,12 +10,15 @@ from backstay.protocol.native.nodes import SPEAKS
 from backstay.store.ownership import LEVEL, NodeFacts
 
 
-def process_facts(*, name: str | None = None, weight: int = 1, address: str | None = None) -> NodeFacts:
+def process_facts(
+    *, name: str | None = None, weight: int = 1, address: str | None = None, executes: bool = False
+) -> NodeFacts:
     """`name`: for people; by default its machine and process id. `weight`: its share of the work; 0: it owns nothing."""
     return NodeFacts(
         name=name or f"{gethostname()[:200]}:{os.getpid()}",
         weight=weight,
         address=address,
+        executes=executes,
         version=__version__,
         speaks=SPEAKS,
         level=LEVEL,

@@ -20,6 +20,7 @@ from backstay.server.admission import QueueAdmission
 from backstay.server.answers.overview import (
     FleetAnswer,
     OverviewAnswer,
+    OverviewNodes,
     OverviewQueues,
     OverviewWakes,
     ScheduleCountsAnswer,
@@ -76,6 +77,7 @@ class Overviews:
             "namespace": namespace,
             "window": window,
             "engine": "here" if self._engine.holder else "elsewhere",
+            "nodes": self._nodes(),
             "certificate": self._certificate(namespace, now),
             "attention": [one.shown(now) for one in await self._attention(namespace, figures, queues, schedules, now)],
             "stock": {
@@ -92,8 +94,22 @@ class Overviews:
             "wakes": shown_wakes(wakes, now),
         }
 
+    def _nodes(self) -> OverviewNodes | None:
+        """As of the last look of this process at the others; None if it has never looked."""
+        shards = self._node.shards
+        if not shards.me:
+            return None
+        alive = [node for node in shards.nodes.values() if node.is_alive]
+        return {
+            "alive": len(alive),
+            "draining": sum(node.facts.draining for node in alive),
+            "shards": len(self._engine.owned),
+            "owned_here": sum(self._engine.owned),
+            "unowned": sum(row.owner not in shards.nodes for row in shards.rows),
+        }
+
     def _certificate(self, namespace: str, now: Micros) -> CertificateAnswer | None:
-        """The last proof. None on a server that is not the engine, and until the first pass has ended."""
+        """The last proof, of whatever process. None beside the engine of a file, and until the first pass has ended."""
         proof = self._node.certificate.proof
         return None if proof is None else shown_proof(proof, namespace, now)
 

@@ -189,6 +189,7 @@ class Server:
             links=self.links if is_server(path) else None,
         )
         self.engine = self.node.engine
+        self.engine.knows_workers = self._knows_workers
         self.drains = Draining(self.node)
         self.rates = QueueRates(world.now)
         self.engine.observe_commits(self.rates.committed)
@@ -309,6 +310,12 @@ class Server:
             self.engine.dispatcher.end_poll(waiter)
         self.worker_links.send_away()
         self.questions.send_away()
+
+    def _knows_workers(self) -> bool:
+        """Whether every live worker is in the registry, or runs here. Embedded apps are workers that are in none."""
+        others = self.node.shards.others
+        shared = not self.store.exclusive and not any(one.facts.executes for one in others if one.is_alive)
+        return shared or self.engine.owns_all
 
     def announce_drain(self) -> None:
         """Say that this server is about to stop. It serves on, and hands its shards to others."""

@@ -48,6 +48,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For people: its machine and its process id."""
     version: str = ""
     draining: bool = False
+    executes: bool = False
+    """It runs tasks itself: it is a worker that is in no registry."""
     speaks: tuple[int, int] = (1, 1)
     """The first and the last version of the protocol between nodes that it understands."""
     level: int = 1

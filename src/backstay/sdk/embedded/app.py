@@ -241,7 +241,7 @@ class AsyncBackstay(AsyncClient):
             guest=not self._run_tasks,
             origin=of_process(),
             links=self._links(world),
-            facts=process_facts() if self._world is None else None,
+            facts=process_facts(executes=self._run_tasks) if self._world is None else None,
         )
         self._drains = Draining(self._node)
         self.engine = self._node.engine

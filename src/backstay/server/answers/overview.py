@@ -165,10 +165,21 @@ class TimeSpentAnswer(TypedDict):
     types: list[TypeTimeSpent]
 
 
+class OverviewNodes(TypedDict):
+    """The living processes at the database, and what this one owns. One that owns nothing only serves."""
+
+    alive: int
+    draining: int
+    shards: int
+    owned_here: int
+    unowned: int
+
+
 class OverviewAnswer(TypedDict):
     namespace: str
     window: str
     engine: Literal["here", "elsewhere"]
+    nodes: OverviewNodes | None
     certificate: CertificateAnswer | None
     attention: list[AttentionAnswer]
     stock: OverviewStock

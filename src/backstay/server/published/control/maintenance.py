@@ -11,7 +11,9 @@ from msgspec import Meta, Struct
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features.activity import Activities
 from backstay.kernel.features.deadline import Due
+from backstay.kernel.message import Refused
 from backstay.kernel.values import Micros, execution_id, run_of
+from backstay.protocol.commands import RepairWorkflow
 from backstay.protocol.history import iso
 from backstay.server import repair
 from backstay.server.auth import ADMIN, OPERATOR
@@ -57,7 +59,8 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
     With a `sweep_owner` all namespaces are swept as well, and a wake marker with this name is left.
     """
     body = request.decode(RepairBody)
-    if not server.engine.holder:
+    engine = server.engine
+    if not engine.active:
         raise HttpError(
             503,
             "engine_elsewhere",
@@ -72,13 +75,16 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
         lost = {candidate.workflow for candidate in found.missing}
         missing = [key for key in named if key in lost]
         existing = [key for key in named if key not in lost]
+        elsewhere = [key for key in named if not engine.owns(key)]
     else:
         limit = server.settings.task_repair_scan_limit
         missing = [candidate.workflow for candidate in repair.select_fairly(found.missing, limit)]
         existing = [candidate.workflow for candidate in repair.select_fairly(found.existing, limit)]
+        elsewhere = [key for key in dict.fromkeys([*missing, *existing]) if not engine.owns(key)]
     if request.dry_run:
         return HttpResponse(await _would_repair(server, request.namespace, missing, existing, failures))
-    moved = {key: server.sweep.reload_and_reconcile(key) for key in dict.fromkeys([*missing, *existing])}
+    there = frozenset(elsewhere)
+    moved = {key: await _repair(server, key, key in there) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
     if body.sweep_owner is not None:
         await server.sweep.sweep()
@@ -92,12 +98,28 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
             "repaired_existing_tasks": sum(moved[key] for key in dict.fromkeys(existing)),
             "repaired_missing_tasks": sum(moved[key] for key in dict.fromkeys(missing)),
             "dispatched_tasks": repaired,
+            "candidates_of_other_nodes": len(elsewhere),
+            "swept_shards": sum(engine.owned) if body.sweep_owner is not None else 0,
             "existing_task_failures": failures,
             "missing_run_failures": [],
             "wake_marker": server.sweep_policy.shown(),
         },
         207 if failures else 200,
     )
+
+
+async def _repair(server: Server, key: int, elsewhere: bool) -> bool:
+    """Reconcile an instance here, or have the node that owns it repair it; False if nothing was moved."""
+    if not elsewhere:
+        return server.sweep.reload_and_reconcile(key)
+    loaded = await server.store.load(key)
+    if loaded is None:
+        return False
+    try:
+        repair = RepairWorkflow(workflow_id=loaded.row.workflow_id, namespace=loaded.row.namespace)
+        return (await server.api.call(repair)).work is not None
+    except Refused:
+        return False
 
 
 async def _would_repair(

@@ -107,6 +107,7 @@ function server(app, all, load) {
   return [
     panel("This server", null, ...held(all["cluster/info"], ({ topology, ...found }) => facts([
       ["server", `${found.server_id}, backstay ${found.version}`], ["environment", found.environment.name], ["shape", words(topology.current_shape)], ["roles", topology.current_roles.join(", ")],
+      ["node", `${topology.node.name}${topology.node.draining ? ", draining" : ""}`], ["shards", `owns ${topology.node.shards} of ${topology.shards}${topology.nodes > 1 ? `, one of ${topology.nodes} nodes` : ""}${topology.unowned_shards ? `; ${topology.unowned_shards} have no owner` : ""}`],
       ["tasks", `${words(topology.matching_role.task_dispatch_mode)}, woken by the ${topology.matching_role.wake_owner}`], ["database", database ? `${database.driver}, the engine is ${database.engine_here ? "here" : "elsewhere"}` : "…"],
       ["workers", `heard every ${found.worker_fleet.heartbeat_interval_seconds} s, silent after ${found.worker_fleet.stale_after_seconds} s`],
       ["largest payload", bytes(found.limits.max_payload_bytes)], ["longest history", `${count(found.structural_limits.history_length)} events`], ["protocols", `control plane ${found.control_plane.version}, workers ${found.worker_protocol.version}`],

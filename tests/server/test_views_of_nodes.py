@@ -1,0 +1,109 @@
+"""What every node tells about the whole database: the same, whichever of them is asked, or that it does not know."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from backstay import AsyncBackstay
+from backstay.store.postgresql.connection import address
+
+from .kit import Api, serving, until
+
+
+@asynccontextmanager
+async def three(store: str) -> AsyncIterator[list[Api]]:
+    async with (
+        serving(store=store, still=False) as one,
+        serving(store=store, still=False) as two,
+        serving(store=store, still=False) as three,
+    ):
+        everybody = [one, two, three]
+        await until(lambda: all(80 <= sum(api.server.engine.owned) <= 92 for api in everybody))
+        yield everybody
+
+
+async def get(api: Api, path: str) -> Any:
+    answer = await api.control("GET", path)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def work(everybody: list[Api]) -> None:
+    """Runs on all nodes, whose tasks nobody takes."""
+    for number, api in enumerate(everybody * 4):
+        await api.start(f"o-{number}")
+
+
+async def test_backlogs_and_leases_are_those_of_all_nodes(postgresql_url: str) -> None:
+    async with three(postgresql_url) as everybody:
+        await work(everybody)
+        await everybody[0].register()
+        task = await everybody[0].poll()
+        await until(lambda: all(api.server.workers.get("default", "worker-1") for api in everybody))
+        for api in everybody:
+            queue = await get(api, "/task-queues/q")
+            stats = queue["stats"]["workflow_tasks"]
+            assert (stats["ready_count"], stats["leased_count"], queue["counted_by"]) == (11, 1, "disk")
+            assert [one["task_id"] for one in queue["current_leases"]] == [task["task_id"]]
+            assert (queue["workers"]["ids"], queue["rates"]) == (["worker-1"], None)
+            metrics = (await get(api, "/system/operator-metrics"))["operator_metrics"]
+            assert (metrics["backlog"]["runnable_tasks"], metrics["tasks"]["ready_due"]) == (11, 11)
+            assert metrics["backlog"]["leased_tasks"] == 1
+            assert metrics["backend"]["database"]["shards_owned"] == sum(api.server.engine.owned)
+            overview = await get(api, "/overview")
+            assert (overview["queues"]["backlog"], overview["stock"]["open"]) == (11, 12)
+            assert (overview["nodes"]["alive"], overview["nodes"]["unowned"]) == (3, 0)
+            assert overview["nodes"]["owned_here"] == sum(api.server.engine.owned)
+
+
+async def test_tasks_that_no_worker_can_take_are_found_by_every_node(postgresql_url: str) -> None:
+    async with three(postgresql_url) as everybody:
+        await work(everybody)
+        for api in everybody:
+            metrics = (await get(api, "/system/operator-metrics"))["operator_metrics"]
+            (gap,) = metrics["compatibility"]["gaps"]
+            assert (gap["task_queue"], gap["missing"], gap["ready_count"]) == ("q", "queue", 12)
+            told = await get(api, "/workflows/o-1/why")
+            assert "No live worker serves" in told["sentence"]
+        async with AsyncBackstay(postgresql_url, run_tasks=True):
+            await until(lambda: all(len(api.server.node.shards.nodes) == 4 for api in everybody))
+            for api in everybody:
+                metrics = (await get(api, "/system/operator-metrics"))["operator_metrics"]
+                assert metrics["compatibility"]["gaps"] == [], "that one may take them, and nobody else knows"
+
+
+async def test_every_node_shows_the_last_proof(postgresql_url: str) -> None:
+    async with three(postgresql_url) as everybody:
+        await work(everybody)
+        owner = next(api for api in everybody if api.server.engine.owned[0])
+        await owner.server.node.certificate.follow()
+        for api in everybody:
+            if api is not owner:
+                await api.server.node.certificate.follow()
+        proofs = [(await get(api, "/overview"))["certificate"] for api in everybody]
+        assert {proof["open_runs"] for proof in proofs} == {12}
+        assert len({proof["proven_at"] for proof in proofs}) == 1
+
+
+async def test_a_pass_repairs_what_other_nodes_own(postgresql_url: str) -> None:
+    async with three(postgresql_url) as everybody:
+        asked = everybody[0]
+        await work(everybody)
+        for api in everybody:
+            await api.server.engine.drain()
+        place = address(postgresql_url)
+        connection = await asyncpg.connect(place.dsn)
+        await connection.execute(f"delete from {place.schema}.task")
+        await connection.close()
+        for api in everybody:
+            api.server.engine.matching.lanes.forget(lambda key: True)
+        done = (await asked.control("POST", "/system/repair/pass", {"sweep_owner": "me"})).json()
+        assert done["selected_missing_task_candidates"] == done["repaired_missing_tasks"] == 12
+        assert 0 < done["candidates_of_other_nodes"] < 12
+        assert done["swept_shards"] == sum(asked.server.engine.owned)
+        metrics = (await get(everybody[1], "/system/operator-metrics"))["operator_metrics"]
+        assert metrics["tasks"]["ready_due"] == 12
