@@ -102,6 +102,10 @@ class OwnershipStore:
         self.owned = bytearray(self.shards)
         self.row = self.disk.ownership.enrol()
 
+    @property
+    def me(self) -> int:
+        return self.row.id
+
     def reconnect(self) -> None:
         """Who was fenced begins again as another; who was not is who it was."""
         if self.row.fenced:

@@ -33,7 +33,7 @@ from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.periodic import PeriodicJob
 from backstay.kernel.values import SECOND, Micros, partition_of
 from backstay.protocol.native.nodes import Owner, understands
-from backstay.store import Deposed, IncompatibleStore
+from backstay.store import Deposed, IncompatibleStore, Unavailable
 from backstay.store.copying.mark import refuse_unfinished
 from backstay.store.ownership import LEVEL, SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 
@@ -42,6 +42,8 @@ log = logging.getLogger("backstay.engine")
 LOOK = SECOND // 5  # how often to look at who owns what
 MARK = SECOND  # how often to say that this process is alive
 GONE = SECOND // 10  # a session that was gone for so long is not one that reconnects
+MISSED = 5  # looks that could not be made are an outage, and all sessions may have ended
+SHAKEN = 10  # looks after an outage, during which others have time to reconnect
 LEAVING = SECOND // 100  # between two looks whether shards that are being handed over have left
 MOVED = 8  # shards that are handed over at a time
 NAMES = 256  # ids that are tried until one is in a shard of this process
@@ -73,6 +75,8 @@ class Shards:
         self.nodes: dict[int, NodeRow] = {}
         self._gone: dict[int, Micros] = {}  # processes whose session was gone, and since when that is known
         self._marked: Micros | None = None
+        self._looked: Micros | None = None
+        self._shaken: Micros = 0  # until then a session that is gone says nothing: all were, a moment ago
         self._told: NodeFacts | None = None
         self._checked = False  # that no copy into this database is unfinished
         self._compatible = False  # with the other processes, when this one was opened
@@ -183,12 +187,17 @@ class Shards:
             await self._balance(owned - share)
 
     async def check(self) -> None:
-        """Read who owns what. Shards of this process that another one owns by now are dropped."""
+        """Read who owns what. Shards of this process that another one owns by now are dropped.
+
+        Who was deposed has another row since, which owns nothing: what was owned is dropped before anything is read.
+        """
+        if self._store.me != self._me and self._engine.holder:
+            self._drop([shard for shard, owned in enumerate(self._engine.owned) if owned])
         self._looks += 1
         number = self._looks
         view = await self._store.look()
-        if number < self._seen:
-            return  # a look that began later is back already: this one may show what was so before
+        if number < self._seen or view.me != self._store.me:
+            return  # a look that began later is back already, or this process has another row: this shows what was so before
         self._seen = number
         if view.me != self._me:
             self._rows = [ShardRow(None, -1)] * len(view.shards)
@@ -207,17 +216,20 @@ class Shards:
         mine = {shard for shard, row in enumerate(self._rows) if row.owner == view.me and view.me in self.nodes}
         lost = [shard for shard in range(len(owned)) if owned[shard] and shard not in mine]
         if lost:
-            log.warning("other processes work for %s of the shards of this one now: it was taken for dead", len(lost))
-            self.counts["lost"] += len(lost)
-            self._lose(lost)
-            if not self._engine.holder:
-                call_all(self._lifecycle.on_lost)
+            self._drop(lost)
         given = [shard for shard in sorted(mine - self._giving) if not owned[shard]]
         if given and self._weight() == 0:
             return  # its owner has not seen yet that this process is leaving: it hands them on
         if given:
             self.counts["received"] += len(given)
             self._gain(given, abandoned=False)
+
+    def _drop(self, shards: Sequence[int]) -> None:
+        log.warning("other processes work for %s of the shards of this one now: it was taken for dead", len(shards))
+        self.counts["lost"] += len(shards)
+        self._lose(shards)
+        if not self._engine.holder:
+            call_all(self._lifecycle.on_lost)
 
     async def _mark(self) -> None:
         now = self._world.now()
@@ -253,17 +265,21 @@ class Shards:
 
     async def _depose_the_dead(self) -> None:
         now = self._world.now()
-        gone = {node.id for node in self.others if node.session is False}
+        if self._looked is not None and now - self._looked > MISSED * LOOK:
+            self._shaken = now + SHAKEN * LOOK
+        self._looked = now
+        gone = {node.id for node in self.others if node.session is False and now >= self._shaken}
         self._gone = {id: self._gone.get(id, now) for id in gone}
         if self._weight() == 0:
             return
         for node in self.others:
-            if not self._owns_something(node.id):
-                continue
-            without = node.id in gone and now - self._gone[node.id] >= GONE
+            worked = self._owns_something(node.id)
+            without = worked and node.id in gone and now - self._gone[node.id] >= GONE
             if (without or node.silent >= SILENT) and await self._store.depose(node.id, gone=without):
-                log.warning("%s is gone; other processes take over its shards", node.facts.name or f"process {node.id}")
-                self.counts["deposed"] += 1
+                if worked:
+                    who = node.facts.name or f"process {node.id}"
+                    log.warning("%s is gone; other processes take over its shards", who)
+                    self.counts["deposed"] += 1
                 self.nodes.pop(node.id, None)
                 self.on_look(self.nodes)
                 self._gone.pop(node.id, None)
@@ -341,10 +357,13 @@ class Shards:
             return
         owned = [shard for shard, mine in enumerate(self._engine.owned) if mine]
         able = [node.id for node in self.others if self._weight_of(node)]
-        for n, to in enumerate(able):
-            await self._give(owned[n :: len(able)], to)
-        if owned and not able:
-            await self._give(owned, None)
+        try:
+            for n, to in enumerate(able):
+                await self._give(owned[n :: len(able)], to)
+            if owned and not able:
+                await self._give(owned, None)
+        except Unavailable as error:
+            log.warning("the shards of this process were not handed over, and are taken from it: %s", error)
 
     async def _give(self, shards: Sequence[int], to: int | None) -> None:
         engine = self._engine

@@ -102,6 +102,11 @@ class OwnershipStore(Protocol):
     """1 for every shard that this process owns, as far as it knows. The engine changes it. A batch leaves notices for instances
     of the others."""
 
+    @property
+    def me(self) -> int:
+        """The row of this process. It has another one after it was deposed."""
+        ...
+
     def look(self) -> Awaitable[Ownership]:
         """Read who owns what, and who is alive."""
         ...

@@ -137,6 +137,10 @@ class PostgresqlStore(Reading):
 
     # -- owners
 
+    @property
+    def me(self) -> int:
+        return self.writer.id
+
     def look(self) -> Awaitable[Ownership]:
         return self._nodes.look()
 

@@ -9,6 +9,7 @@ not lost.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -24,6 +25,8 @@ from backstay.store.reading import Found
 
 T = TypeVar("T")
 
+log = logging.getLogger("backstay.store")
+
 
 class PostgresqlNodes:
     """`fetch` asks a named query in a session that reads."""
@@ -34,6 +37,7 @@ class PostgresqlNodes:
         self._fetch = fetch
         self._shards: list[ShardRow] = []  # as they were when their terms had this sum
         self._terms = -1
+        self._said = False  # that an earlier release is at work
 
     async def look(self) -> Ownership:
         found = await self._fetch("look", self._writer.evidence)
@@ -56,6 +60,7 @@ class PostgresqlNodes:
     async def claim(self, shards: Sequence[int]) -> dict[int, ShardRow]:
         async def take(session: DriverConnection) -> list[Sequence[int]]:
             if not await self._writer.share(session):
+                self._say_that_another_is_alone()
                 return []
             return await session.fetch(self._sql["claim"], self._writer.id, sorted(shards))
 
@@ -63,6 +68,14 @@ class PostgresqlNodes:
             return {shard: ShardRow(*row) for shard, *row in await self._patiently(take)}
         except Deposed:
             return {}
+
+    def _say_that_another_is_alone(self) -> None:
+        if not self._said:
+            self._said = True
+            log.warning(
+                "a process of an earlier release, of which one works alone, is at this database; this process serves beside"
+                " it, and takes its share of the work when that one has ended"
+            )
 
     async def depose(self, node: int, *, gone: bool) -> bool:
         given = (node, SILENT, gone and self._writer.evidence)

@@ -103,6 +103,7 @@ class SqliteStore(Reading):
         self.exclusive = True
         self.shards = SHARDS
         self.owned = bytearray(SHARDS)
+        self.me = ME
         self._noticed = 0  # the last notice that was returned and could not be deleted yet
         try:
             self._open_readers(connection)
