@@ -8,10 +8,13 @@ import subprocess
 import sys
 from typing import Any
 
+import asyncpg
 import pytest
 from msgspec.structs import replace
 
 from backstay.store import IncompatibleStore
+from backstay.store.postgresql.connection import LOCK, address
+from backstay.store.sql import queries
 
 from .kit import TOKEN, Api, serving, until
 
@@ -228,6 +231,21 @@ def addresses(api: Api) -> list[str | None]:
     shards = api.server.node.shards
     owners = {row.owner for row in shards.rows}
     return [node.facts.address for id, node in shards.nodes.items() if id in owners]
+
+
+async def test_a_release_that_works_alone_is_let_alone(postgresql_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(store=postgresql_url, still=False):
+        pass  # the schema
+    place = address(postgresql_url)
+    old = await asyncpg.connect(place.dsn)
+    await old.execute(f"set search_path to {place.schema}")
+    assert await old.fetchval(queries("backstay.store.postgresql", numbered=True)["lock"], LOCK)
+    async with serving(store=postgresql_url, still=False) as api:
+        assert "earlier release" in caplog.text
+        assert (await nodes(api))["unowned_shards"] == EVERYTHING
+        await api.start("o-1")  # through the database
+        await old.close()
+        await until(lambda: sum(api.server.engine.owned) == EVERYTHING)
 
 
 def levels(api: Api) -> list[int]:
