@@ -49,6 +49,7 @@ class Counters:
         self.decisions = 0
         self.guest_decisions = 0  # about instances that other processes own
         self.stolen = 0  # tasks of other processes' shards that were taken here
+        self.fetched = 0  # tasks that other processes gave to polls which are parked here
         self.commit_seconds = Histogram(COMMIT_SECONDS)
         self.events: Counter[str] = Counter()  # by type
         self._runs: list[tuple[bool, RunRow]] = []  # written, and not counted yet

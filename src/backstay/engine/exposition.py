@@ -106,6 +106,12 @@ def engine_families(engine: Engine, states: Mapping[tuple[str, str], int], lag: 
             "Tasks of other nodes that a worker got here, because they waited too long there.",
             counters.stolen,
         ),
+        one(
+            "backstay_tasks_fetched",
+            "counter",
+            "Tasks of other nodes that were fetched for a poll which was parked here.",
+            counters.fetched,
+        ),
         MetricFamily(
             "backstay_schedule_to_start_seconds",
             "histogram",

@@ -121,6 +121,8 @@ class Fetching:
         self.counts["empty" if assigned is None else "fetched"] += 1
         if assigned is None:
             self._hints.get(poll.place, {}).pop(owner, None)
+        else:
+            self._engine.counters.fetched += 1
         poll = self._end(poll, assigned)
         if is_lost and assigned is None:
             self._world.at(self._world.now() + LATE, lambda: self._look_later(poll))

@@ -2,8 +2,8 @@
 
 A worker of the published protocol polls through a load balancer. Its poll is served by the node it reached, or parked there, and
 nowhere else. So the owner of a task that nobody here takes tells other nodes, which *fetch* it (`fetching.py`). At first it
-tells as few nodes as have polls enough for all that waits, as far as it knows from their last answers; if it knows of none, or if tasks
-still wait after 50 ms, it tells all. While they wait, it repeats that each second.
+tells as few nodes as have polls enough for all that waits, as far as it knows from their last answers. If it knows of none, if one of
+them answers that it has none any more, or if tasks still wait after 50 ms, it tells all. While they wait, it repeats that each second.
 
 Nothing depends on news. They may be lost or outdated: a task that no news have brought to a worker is stolen (`stealing.py`).
 """
@@ -22,7 +22,9 @@ from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.native.nodes import LinkFailed, Misdirected, Owner, TellWaiting, WaitingTasks
 
 EVERY: Micros = SECOND // 100  # news to one node, at most
-SPREAD: Micros = SECOND // 20  # after which all nodes are told, if tasks still wait; and as often at most
+SPREAD: Micros = (
+    SECOND // 20
+)  # after which all nodes are told, if tasks still wait; if none has polls, as often at most
 AGAIN: Micros = SECOND  # after which all are told again
 MOST = 1000  # queues that are told in one call
 
@@ -39,12 +41,18 @@ class _Listener:
 class _Waiting:
     """A queue with tasks that nobody here takes."""
 
-    __slots__ = ("is_new", "to_tell_all", "told_all")
+    __slots__ = ("has_polls", "is_new", "is_spreading", "to_tell_all", "told_all")
 
     def __init__(self) -> None:
         self.is_new = True  # a task came after the last news
+        self.is_spreading = False  # some nodes were told, and all will be
+        self.has_polls = False  # somewhere, after all were told last
         self.told_all: Micros | None = None
         self.to_tell_all: Micros = 0
+
+    def soonest(self) -> Micros:
+        """When all nodes may be told again."""
+        return 0 if self.told_all is None else self.told_all + (EVERY if self.has_polls else SPREAD)
 
 
 class TaskNews:
@@ -131,18 +139,29 @@ class TaskNews:
         polls = {other: self._known(other, queue) for other in others}
         likely = sorted((other for other in others if polls[other]), key=lambda other: -polls[other])
         if waiting.is_new:
-            soonest = 0 if waiting.told_all is None else waiting.told_all + SPREAD
-            waiting.to_tell_all = max(now + SPREAD if likely else now, soonest)
+            waiting.to_tell_all = max(now + SPREAD if likely else now, waiting.soonest())
             missing = count
             for other in likely:
                 if missing > 0:
                     missing -= polls[other]
                     self._tell(other, queue, count)
-            waiting.is_new = False
+            waiting.is_new, waiting.is_spreading = False, True
         if waiting.to_tell_all <= now:
             for other in others:
                 self._tell(other, queue, count)
             waiting.told_all, waiting.to_tell_all = now, now + AGAIN
+            waiting.has_polls = waiting.is_spreading = False
+
+    def _answered(self, queue: Queue, parked: int) -> None:
+        """A node that was told of tasks has so many polls of their queue."""
+        waiting = self._queues.get(queue)
+        if waiting is None:
+            return
+        if parked:
+            waiting.has_polls = True
+        elif waiting.is_spreading:
+            waiting.to_tell_all = min(waiting.to_tell_all, waiting.soonest())
+            self._ring(max(waiting.to_tell_all, self._last_round + EVERY, self._world.now()))
 
     def _known(self, other: Owner, queue: Queue) -> int:
         listener = self._listeners.get(other.id)
@@ -173,7 +192,9 @@ class TaskNews:
                 ]
                 self.counts["told"] += 1
                 polls = await self._links.call(other, TellWaiting(node=me.id, address=me.address, waiting=waiting))
-                listener.polls.update(zip(queues, polls, strict=True))
+                for queue, parked in zip(queues, polls, strict=True):
+                    listener.polls[queue] = parked
+                    self._answered(queue, parked)
         except (LinkFailed, Misdirected, Refused):
             self.counts["untold"] += 1
             self._listeners.pop(other.id, None)
