@@ -138,7 +138,8 @@ async def cluster_info(server: Server, request: HttpRequest) -> dict[str, Any]:
             "heartbeat_interval_seconds": settings.heartbeat_interval_seconds,
             "stale_after_seconds": settings.worker_stale_after_seconds,
         },
-        "topology": topology(server) | {"matching_role": matching_role(server)},
+        "topology": topology(server.node, settings, stopping=server.draining, rests=server.sweep_policy.rests())
+        | {"matching_role": matching_role(server)},
         "client_compatibility": {
             "authority": "protocol_manifests",
             "top_level_version_role": "informational",

@@ -155,7 +155,7 @@ def _of_nodes(server: Server) -> list[HealthFinding]:
     if server.store.exclusive:
         return []
     found: list[HealthFinding] = []
-    free = unowned(server)
+    free = unowned(server.node)
     living = [node for node in server.node.shards.nodes.values() if node.is_alive]
     if free:
         able = any(node.facts.weight and not node.facts.draining for node in living)

@@ -30,6 +30,7 @@ from backstay.server.fleet import Fleet
 from backstay.server.queue_views import QueueState, QueueViews
 from backstay.server.settings import Settings
 from backstay.server.tallies import Tallies, WindowFigures
+from backstay.server.topology import unowned
 from backstay.server.workers import WorkerRegistry
 from backstay.store import Store
 from backstay.store.figures import OpenSizes, ScheduleCounts, Wakes
@@ -105,7 +106,7 @@ class Overviews:
             "draining": sum(node.facts.draining for node in alive),
             "shards": len(self._engine.owned),
             "owned_here": sum(self._engine.owned),
-            "unowned": sum(row.owner not in shards.nodes for row in shards.rows),
+            "unowned": unowned(self._node),
         }
 
     def _certificate(self, namespace: str, now: Micros) -> CertificateAnswer | None:

@@ -2,62 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from backstay.server.server import Server
+from backstay.engine.node import Node
+from backstay.server.settings import Settings
 
 
-def topology(server: Server) -> dict[str, Any]:
-    """The shape of the deployment, and the part of this node in it, as of its last look at the others."""
-    engine, node = server.engine, server.node
+def topology(node: Node, settings: Settings, *, stopping: bool, rests: bool) -> dict[str, Any]:
+    """The shape of the deployment, and the part of this node in it, as of its last look at the others.
+
+    `rests`: it leaves the search for lost work to another process.
+    """
     alive = sum(one.is_alive for one in node.shards.nodes.values())
     return {
-        "current_shape": _shape(server, alive),
-        "current_process_class": _process_class(server),
-        "current_roles": roles(server),
+        "current_shape": _shape(node, settings, alive),
+        "current_process_class": _process_class(node),
+        "current_roles": _roles(node, stopping, rests),
         "node": {
             "id": str(node.shards.me),
             "name": node.facts.name,
             "address": node.facts.address,
             "weight": node.facts.weight,
-            "shards": sum(engine.owned),
+            "shards": sum(node.engine.owned),
             "draining": node.facts.draining,
         },
         "nodes": alive,
-        "shards": len(engine.owned),
-        "unowned_shards": unowned(server),
+        "shards": len(node.engine.owned),
+        "unowned_shards": unowned(node),
     }
 
 
-def roles(server: Server) -> list[str]:
+def unowned(node: Node) -> int:
+    """Shards that no living node works for."""
+    return sum(row.owner not in node.shards.nodes for row in node.shards.rows)
+
+
+def _roles(node: Node, stopping: bool, rests: bool) -> list[str]:
     """What this node does now. `matching`: it hands tasks to workers. `repair`: it looks for lost work by itself."""
-    engine = server.engine
     found = ["api"]
-    if engine.active and not server.draining:
+    if node.engine.active and not stopping:
         found.append("matching")
-    if engine.holder:
+    if node.engine.holder:
         found.append("timers")
-        if not server.sweep_policy.rests():
+        if not rests:
             found.append("repair")
     return found
 
 
-def unowned(server: Server) -> int:
-    """Shards that no living node works for."""
-    shards = server.node.shards
-    return sum(row.owner not in shards.nodes for row in shards.rows)
-
-
-def _shape(server: Server, alive: int) -> str:
-    if server.store.exclusive and not server.engine.holder:
+def _shape(node: Node, settings: Settings, alive: int) -> str:
+    if node.store.exclusive and not node.engine.holder:
         return "standby_server"
-    if not server.settings.v2_matching_role_queue_wake:
+    if not settings.v2_matching_role_queue_wake:
         return "dedicated_matching"
     return "server_cluster" if alive > 1 else "standalone_server"
 
 
-def _process_class(server: Server) -> str:
-    if server.store.exclusive:
-        return "server" if server.engine.holder else "standby"
-    return "server" if server.engine.holder else "front_end"
+def _process_class(node: Node) -> str:
+    if node.engine.holder:
+        return "server"
+    return "standby" if node.store.exclusive else "front_end"
