@@ -28,9 +28,6 @@ from .cluster_worker import TOKEN
 from .database import Database, Pooler, free_port
 from .program import Program, eventually
 
-EVERY_NODE_SERVES_WORKERS = False
-"""Not yet: every node has workers of its own, which talk to it alone. Else two workers talk to all nodes in turn."""
-
 HAS_LINKS = "advertise" in Settings.__struct_fields__
 """Whether nodes talk to each other, so that there is something to cut."""
 
@@ -151,8 +148,7 @@ class Cluster:
             if number == 0:
                 self.wait_ready()  # it makes the schema
         self.wait_ready()
-        if EVERY_NODE_SERVES_WORKERS:
-            self._start_workers("all", self.front.url)
+        self._start_workers("all", self.front.url)
         eventually("both workers are known", lambda: len(self.ask("/workers?status=active")["workers"]) >= 2, 60)
 
     def end(self) -> None:
@@ -192,19 +188,11 @@ class Cluster:
         node = Node(name, self.store, self.directory, link, port)
         self.nodes.append(node)
         node.start()
-        if not EVERY_NODE_SERVES_WORKERS:
-            self._start_workers(name, node.url)
         self._tell()
         return node
 
     def leave(self, node: Node) -> None:
         """It ends by the front door and does not come back."""
-        leaving = [name for name in self.workers if name.endswith(f" of {node.name}")]
-        for name in leaving:
-            self.workers[name].process.terminate()
-        for name in leaving:
-            self.workers[name].ended(60)
-            self.workers.pop(name).clean_up()
         self.nodes.remove(node)
         node.terminate()
         if node.link is not None:
