@@ -38,7 +38,7 @@ from backstay.store import Unavailable
 
 PATIENCE = 2.0  # seconds to wait for a node that has told that tasks wait there
 LATE: Micros = 5 * SECOND  # after which a fetch whose reply was lost has come to its end
-REMEMBERED: Micros = 2 * SECOND  # news; whoever still has tasks then tells it again
+REMEMBERED: Micros = 2 * SECOND  # news; a node that still has tasks then tells it again
 HINTS = 10_000  # queues, of which news are remembered
 
 Found = Callable[[ParkedPoll], Awaitable[Any]]

@@ -38,7 +38,7 @@ class _Listener:
         self.is_called = False
 
 
-class _Waiting:
+class _WaitingQueue:
     """A queue with tasks that nobody here takes."""
 
     __slots__ = ("has_polls", "is_new", "is_spreading", "to_tell_all", "told_all")
@@ -70,7 +70,7 @@ class TaskNews:
         self._links = links
         self._me = me
         self._others = others
-        self._queues: dict[Queue, _Waiting] = {}
+        self._queues: dict[Queue, _WaitingQueue] = {}
         self._listeners: dict[int, _Listener] = {}
         self._alarm: Alarm | None = None
         self._rings_at: Micros = 0
@@ -93,7 +93,7 @@ class TaskNews:
             return
         waiting = self._queues.get(queue)
         if waiting is None:
-            waiting = self._queues[queue] = _Waiting()
+            waiting = self._queues[queue] = _WaitingQueue()
         waiting.is_new = True
         self._ring(max(self._world.now(), self._last_round + (AGAIN if self._is_alone else EVERY)))
 
@@ -135,7 +135,7 @@ class TaskNews:
             counts[lane.place] = counts.get(lane.place, 0) + size
         return counts
 
-    def _tell_of(self, queue: Queue, count: int, waiting: _Waiting, others: Sequence[Owner], now: Micros) -> None:
+    def _tell_of(self, queue: Queue, count: int, waiting: _WaitingQueue, others: Sequence[Owner], now: Micros) -> None:
         polls = {other: self._known(other, queue) for other in others}
         likely = sorted((other for other in others if polls[other]), key=lambda other: -polls[other])
         if waiting.is_new:

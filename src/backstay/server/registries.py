@@ -19,7 +19,7 @@ from backstay.store import Store, Unavailable
 EVERY = SECOND
 
 
-class Registry(Protocol):
+class Loads(Protocol):
     async def load(self) -> None: ...
 
 
@@ -31,13 +31,13 @@ class Registries:
         store: Store,
         world: World,
         workers: WorkerRegistry,
-        others: Sequence[Registry],
+        others: Sequence[Loads],
         on_reload: Callable[[], None],
     ) -> None:
         self._store = store
         self._world = world
         self._workers = workers
-        self._registries: list[Registry] = [workers, *others]
+        self._registries: list[Loads] = [workers, *others]
         self._on_reload = on_reload
         self._version: int | None = None
         self._lock = asyncio.Lock()

@@ -291,7 +291,7 @@ class Server:
             self._deploying = self.engine.world.spawn(self._deployed(), "backstay-deployed")
 
     async def _deployed(self) -> None:
-        with suppress(Unavailable):  # whoever comes up then looks at all of them
+        with suppress(Unavailable):  # recovery looks at all of them then
             await self.recovery.deployed()
 
     def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:

@@ -69,7 +69,7 @@ def of_call(found: Iterable[Task], namespace: str, owner: str, call: str) -> lis
 
 
 def call_hash(namespace: str, owner: str, call: str) -> int:
-    """A number for a poll of a worker. Others may have the same, so whoever finds a task by it looks at the rest."""
+    """A number for a poll of a worker. Others may have the same, so a task that is found by it is looked at."""
     digest = blake2b(msgspec.json.encode((namespace, owner, call)), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
