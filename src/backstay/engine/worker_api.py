@@ -301,8 +301,8 @@ class WorkerApi:
         connection: str | None,
     ) -> Any:
         engine = self._engine
-        if call is not None and not is_fetch:  # the node that fetches has looked
-            again = await self._leased_by(namespace, worker_id, call, kind)
+        if call is not None:
+            again = await self._leased_by(namespace, worker_id, call, kind, on_disk=not is_fetch)
             if again is not None:
                 return again
         future: asyncio.Future[Any] = engine.world.future()
@@ -366,11 +366,11 @@ class WorkerApi:
     async def _got_by(self, poll: ParkedPoll) -> Any:
         return None if poll.call is None else await self._leased_by(poll.namespace, poll.owner, poll.call, poll.kind)
 
-    async def _leased_by(self, namespace: str, worker_id: str, call: str, kind: str) -> Any:
+    async def _leased_by(self, namespace: str, worker_id: str, call: str, kind: str, *, on_disk: bool = True) -> Any:
         """The task that an earlier poll with this id got, here or at another node: its reply may be lost, but its lease is on
-        disk."""
+        disk. `on_disk` False: only what is in memory is looked at, since the node that fetches has looked there."""
         leased = self._engine.leases.by_call(namespace, worker_id, call)
-        if leased is None and not self._knows_all:
+        if leased is None and on_disk and not self._knows_all:
             leased = next(iter(await self._engine.store.leased_by(namespace, worker_id, call)), None)
         if leased is None or leased.kind != kind:
             return None
