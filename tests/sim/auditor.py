@@ -40,6 +40,7 @@ from backstay.store import Loaded
 from . import exports
 from .clients import Told
 from .ownership_laws import OwnershipLaws
+from .poll_laws import one_task_each
 from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
 from .schedules import ScheduleLaws
 
@@ -153,6 +154,7 @@ class Auditor:
                 begun = task.state != "leased" or task.leased_at is not None
                 self.must(begun, "I4 a lease is given, not made up", (row.workflow_id, task))
         self.handed_out(decision)
+        one_task_each(self.sim, decision, self.must)
         self.schedules.committed(decision)
         self.left_alone(decision)
         for send in decision.sends:
