@@ -6,6 +6,7 @@ code, and compares that with the rows, with what the clients were told, and with
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -26,12 +27,14 @@ from backstay.kernel.features.workflow_task.expected import due_task_id
 from backstay.kernel.groups import Groups
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
+from backstay.kernel.send import pack
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Task
 from backstay.kernel.turn import add_task_deadlines
 from backstay.kernel.values import SECOND, activity_task_id, instance_kind
 from backstay.protocol.commands import SIGNAL_WAIT
 from backstay.protocol.export import bundle
+from backstay.protocol.requests import AwaitResult
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Registry
@@ -45,6 +48,7 @@ from .programs import ACTIVITIES, BUILDS, HELPERS, disagreement, ledger
 from .schedules import ScheduleLaws
 
 if TYPE_CHECKING:
+    from .nodes import Node
     from .simulation import Simulation
 
 CLOSES = {
@@ -81,6 +85,9 @@ SOON = 8
 
 HEARD = 45
 """Seconds within which news are heard. Who missed the notice of another node looks every fifteen."""
+
+HEARD_OVER_LINKS = HEARD + 30
+"""The same if the answer comes over a link: it may be lost, and is asked for again."""
 
 
 class Watched:
@@ -119,7 +126,7 @@ class Auditor:
         self.registry = Registry(None, "off")
         self.registry.register(self.known)
         self.runs: dict[int, Watched] = {}
-        self.sent: set[tuple[int, int, str]] = set()
+        self.sent: set[tuple[int, int, str, bytes]] = set()
         self.taken: set[int] = set()
         self.seen: dict[str, Any] = {}
         self.checks: Counter[str] = Counter()
@@ -131,6 +138,9 @@ class Auditor:
             set()
         )  # instances whose code was kept from moving: paused, or a workflow task has failed
         self._unheard: dict[Any, float] = {}  # who waits for what has come, and since when that is so
+        self._asked: dict[
+            asyncio.Task[Any], tuple[Node, AwaitResult, int]
+        ] = {}  # who waits for ends, wherever they come
 
     def must(self, holds: bool, law: str, about: object) -> None:
         self.checks[law] += 1
@@ -158,7 +168,7 @@ class Auditor:
         self.schedules.committed(decision)
         self.left_alone(decision)
         for send in decision.sends:
-            made = (send.key, send.sender, send.workflow_id)
+            made = (send.key, send.sender, send.workflow_id, pack(send.message))
             self.must(made not in self.sent, "I9 a send is made once", made)
             self.sent.add(made)
         self.taken.update(decision.taken_sends)
@@ -346,7 +356,19 @@ class Auditor:
                 if key not in self.sim.damaged and not watcher.future.done() and self._has_come(key, topic):
                     since = still[watcher.future] = self._unheard.get(watcher.future, now)
                     self.must(now - since < HEARD, "I8 who waits for an end hears of it", (node.name, key, topic))
+        for waits, (node, request, pauses) in list(self._asked.items()):
+            if waits.done() or not node.serving or node.life.pauses > pauses:
+                del self._asked[waits]
+                continue
+            key = self.sim.disk.names.get((request.namespace, request.workflow_id), 0)
+            if key not in self.sim.damaged and node.app.engine.down is None and self._has_come(key, ENDED):
+                since = still[waits] = self._unheard.get(waits, now)
+                about = (node.name, request.workflow_id)
+                self.must(now - since < HEARD_OVER_LINKS, "S13 who waits at any node hears", about)
         self._unheard = still
+
+    def waits(self, node: Node, request: AwaitResult, waits: asyncio.Task[Any]) -> None:
+        self._asked[waits] = (node, request, node.life.pauses)
 
     def waited_in_vain(self, told: Told) -> None:
         """Nobody told an end that came while it was waited for. Where there is one node, that is the one that ends runs."""
@@ -512,6 +534,17 @@ class Auditor:
         there = any(record.request_id == request_id for record in records)
         self.must(there, "nobody is answered before the commit", (told.id, verb, request_id))
 
+    def said(self, told: Told, token: str) -> None:
+        """The same of a signal without a request id: it is on disk, and once."""
+        if told.damaged:
+            return
+        row = self.sim.disk.workflows[self.sim.disk.names["default", told.id]]
+        history = self.history_of(told.id)
+        held = [event for event, _ in row.buffered_events if type(event).__name__ == "SignalReceived"]
+        kept = [loads(event.arguments or b"", Any)[0] for event in held]  # type: ignore[attr-defined]
+        count = [*self.received(history, "note"), *self.received(history, "inbox"), *kept].count(token)
+        self.must(count == 1, "S6 what is said once is decided once", (told.id, token, count))
+
     def thanked(self, attempt_id: str, worker: str) -> None:
         """A worker that was told its attempt counts finds its end in history."""
         run = self.sim.disk.run_ids[attempt_id.partition("-")[0]]
@@ -575,6 +608,8 @@ class Auditor:
         before = self.seen.setdefault(told.id, value)
         self.must(before == value, "an outcome does not change", (told.id, before, value))
         wrong = disagreement(told.program, value)
+        if wrong is not None and "'tell'" in wrong:
+            wrong = wrong if self.ownership.keeps_order(self.sim.disk.names["default", told.id]) else None
         self.must(wrong is None, "every program produces what it must", (told.id, wrong))
 
     # -- the end

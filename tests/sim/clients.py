@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.update import PENDING
-from backstay.protocol.requests import PollActivityTask, PollWorkflowTask, Request
+from backstay.protocol.commands import SignalWorkflow
+from backstay.protocol.requests import AwaitResult, PollActivityTask, PollWorkflowTask, Request
 from backstay.sdk.client.client import AsyncClient
 from backstay.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
 from backstay.store import StoreError
@@ -49,7 +50,8 @@ class Wire:
             await asyncio.sleep(faults.dice("request late").choice([0.001, 0.1, 2]))
         answer: asyncio.Future[Any] = sim.loop.create_future()
         self._ask(self._choose(nodes), request, answer)
-        if faults.fires("request twice"):
+        once = isinstance(request, SignalWorkflow) and request.request_id is None
+        if not once and faults.fires("request twice"):
             self._ask(self._random.choice(nodes), request, answer)  # whoever answers first is believed
         try:
             return await asyncio.wait_for(answer, self.patience)
@@ -64,6 +66,7 @@ class Wire:
         lost = self._sim.faults.fires("reply lost")
 
         async def serve() -> None:
+            asked = self._sim.loop.time()
             try:
                 operations = node.app._engine_room.api
                 if operations is None:
@@ -73,6 +76,10 @@ class Wire:
                 value, error = None, raised
             if isinstance(error, RecordedAlready):
                 self._sim.violation("I7 who asks twice is answered by the record", (type(request).__name__, error))
+            if isinstance(request, AwaitResult) and value is not None and value.status is None and node.serving:
+                waited = self._sim.loop.time() - asked
+                early = request.wait_seconds is None or waited < request.wait_seconds - 0.001
+                self._sim.auditor.must(not early, "S13 who waits is not sent away early", (node.name, request, waited))
             if lost or answer.done():
                 return
             if error is None:
@@ -82,6 +89,8 @@ class Wire:
 
         if node.serving:
             serving = node.world.spawn(serve(), "request")
+            if isinstance(request, AwaitResult):
+                self._sim.auditor.waits(node, request, serving)
             if isinstance(request, PollWorkflowTask | PollActivityTask):
                 self._sim.loop.call_later(
                     request.wait_seconds + self._slack(), self._poll_is_over, node, serving, request, node.life.pauses
@@ -197,6 +206,8 @@ class Client:
         """Say it until an answer comes. The same request id each time, so that it is done once."""
         request_id = f"{self.name}-{self.serial()}"
         value = self._value(verb, told)
+        if self.sim.links is not None and verb in ("note", "letter") and self.random.random() < 0.4:
+            return await self.say_once(verb, told, value)
         for attempt in range(6):
             asked = self.sim.loop.time()
             try:
@@ -221,6 +232,17 @@ class Client:
                 self.sim.log(f"{self.name} {verb} {told.id} refused: {refusal.reason}")
                 return self.refused(verb, told, value, refusal, self.sim.loop.time() - asked)
         return False
+
+    async def say_once(self, verb: str, told: Told, value: Any) -> bool:
+        """Without a request id: if no answer comes, it was said or it was not, and is not said again."""
+        try:
+            await self.say(verb, told, None, value)
+        except (Lost, StoreError, HistoryDamaged):
+            return False
+        except RequestRefused as refusal:
+            return self.refused(verb, told, value, refusal, 0)
+        self.sim.auditor.said(told, value)
+        return True
 
     def _value(self, verb: str, told: Told) -> Any:
         match verb:
@@ -256,7 +278,7 @@ class Client:
             told.adds.pop(value)
         return False
 
-    async def say(self, verb: str, told: Told, request_id: str, value: Any) -> None:
+    async def say(self, verb: str, told: Told, request_id: str | None, value: Any) -> None:
         client = self.client(request_id)
         handle = client.handle(told.definition, told.id)
         definition = told.definition

@@ -48,6 +48,13 @@ CHANCES: dict[str, float] = {
     "join": 0.03,  # another node joins, and leaves after a while
     "hand-over interrupted": 0.1,  # who hands over dies in the middle of it
     "database clock": 0.02,  # somebody sets it
+    # links between nodes, in half of the seeds
+    "links cut": 0.1,  # none of them ever leads anywhere, to the end
+    "link lost": 0.03,  # a request does not arrive
+    "link answer lost": 0.03,  # it is carried out, and nobody hears of that
+    "link late": 0.1,
+    "link twice": 0.05,  # it arrives twice
+    "link one-way": 0.1,  # from one node to another nothing arrives for a while
     # the seam to clients
     "request lost": 0.05,
     "reply lost": 0.05,
@@ -80,11 +87,11 @@ CHANCES: dict[str, float] = {
 CLASSES = tuple(CHANCES)
 
 HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
-HARMLESS |= {"far database"}
+HARMLESS |= {"far database", "link late", "link twice"}
 """Faults that cost no answer."""
 
 GENTLE = HARMLESS | {"store down", "disk full", "busy", "request lost", "reply lost", "missed notice"}
-GENTLE |= {"storm", "stale map", "no evidence"}
+GENTLE |= {"storm", "stale map", "no evidence", "links cut", "link lost", "link answer lost", "link one-way"}
 """Faults after which nothing has to be done again."""
 
 DEADLY = {"kill": 0.006, "kill before commit": 0.03, "kill after commit": 0.03, "kill in recovery": 0.2}

@@ -22,6 +22,8 @@ from typing import Any
 
 from .link.mutants import LINK_MUTANTS
 from .mutation import Mutant, mutate
+from .node_link_mutants import NODE_LINK_MUTANTS
+from .poll_mutants import POLL_MUTANTS
 from .shard_mutants import SHARD_MUTANTS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -395,7 +397,7 @@ MUTANTS = [
     ),
 ]
 
-MUTANTS += SHARD_MUTANTS + LINK_MUTANTS
+MUTANTS += SHARD_MUTANTS + NODE_LINK_MUTANTS + POLL_MUTANTS + LINK_MUTANTS
 
 
 SCRIPT = """
@@ -421,6 +423,8 @@ def options(mutant: Mutant) -> dict[str, Any]:
         given["faults"] = mutant.only
     if mutant.link:
         given |= {"link": True, "operations": 100}
+    else:
+        given["links"] = mutant.links
     return given | {"far": True} if mutant.far else given
 
 

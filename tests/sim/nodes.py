@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+from backstay.engine.peers import Links
 from backstay.kernel.decision import Decision
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
 from backstay.sdk.embedded.app import AsyncBackstay
 from backstay.store import Applied, Ready, Store, Unavailable
-from backstay.store.ownership import Ownership
+from backstay.store.ownership import NodeFacts, Ownership
 
 from .disk import Seam
+from .node_links import PREFIX, NodeLinks
 from .programs import ACTIVITIES, BUILDS, HELPERS
 from .sharing import STEPS
 from .world import Life, NodeWorld
@@ -117,8 +119,17 @@ class Troubled(Seam):
 
 
 class SimBackstay(AsyncBackstay):
+    """`links`: to other nodes, which call this one at `address`."""
+
     def __init__(
-        self, store: Callable[[Machine], Store], world: NodeWorld, register: list[Any], cache: int, views: bool
+        self,
+        store: Callable[[Machine], Store],
+        world: NodeWorld,
+        register: list[Any],
+        cache: int,
+        views: bool,
+        links: NodeLinks | None,
+        address: str,
     ) -> None:
         room = world.random.choice(world.faults.swarm.rooms)
         super().__init__(
@@ -132,9 +143,19 @@ class SimBackstay(AsyncBackstay):
             views=views,
         )
         self._store = store
+        self._to_others = links
+        self._address = address
 
     def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
         return Ready(self._store(machine))
+
+    def _links(self, world: Any) -> Links | None:
+        return self._to_others
+
+    def _deployed(self) -> None:
+        super()._deployed()
+        if self._to_others is not None:  # before its node is opened
+            self._node.facts = NodeFacts(address=self._address)
 
 
 class Node:
@@ -153,9 +174,17 @@ class Node:
             skew = sim.faults.dice("clock").choice(SKEWS) * SECOND
         self.world = NodeWorld(sim.loop, f"{sim.seed}:{self.name}", skew, self.life, sim.faults)
         self.world.before_step = sim.latest
+        self.gained_at = 0  # by its clock, when it got shards the last time
+        self._floor_of_keys, self.world.ids.after = self.world.ids.after, self._gains  # type: ignore[method-assign]
         cache = self.world.random.choice([48 << 20, 48 << 20, 20_000, 0])
-        self.app = SimBackstay(self._connect, self.world, [*BUILDS[build], *ACTIVITIES, *HELPERS], cache, sim.views)
+        links = None if sim.links is None else NodeLinks(sim.links, self)
+        known = [*BUILDS[build], *ACTIVITIES, *HELPERS]
+        self.app = SimBackstay(self._connect, self.world, known, cache, sim.views, links, f"{PREFIX}{place}")
         sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")
+
+    def _gains(self, floor: int) -> None:
+        self.gained_at = self.world.now()
+        self._floor_of_keys(floor)
 
     def _connect(self, machine: Machine) -> Store:
         return self.sim.connect(self, machine, Troubled(self))

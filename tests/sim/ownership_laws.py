@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
-from backstay.kernel.values import KEY_BITS
+from backstay.kernel.values import KEY_BITS, KEY_EPOCH
 
 if TYPE_CHECKING:
     from .ownership import WriterRow
@@ -32,7 +32,7 @@ class OwnershipLaws:
     # -- after every commit
 
     def authored(self, decision: Decision, writer: int, told: bool) -> None:
-        self._sent(decision, told)
+        self._sent(decision, told, writer)
         rows = self._sim.disk.ownership
         author, key = rows.writers.get(writer), decision.instance.key
         if author is None:
@@ -51,13 +51,13 @@ class OwnershipLaws:
                 holds = owner is author or key in self._sim.sabotaged
                 self._must(holds, "S4 who gives a lease without an end owns the shard", (*about, task.id))
 
-    def _sent(self, decision: Decision, told: bool) -> None:
+    def _sent(self, decision: Decision, told: bool, author: int) -> None:
         """Who owns the sender mints keys behind those of all owners before it, by whichever clock; a guest only if clocks agree."""
         sends = self._sim.disk.sends
         for send in decision.sends:
             pair = self._pairs[send.key] = (send.sender, send.namespace, send.workflow_id)
             self._made.setdefault(pair, []).append(send.key)
-            if told and self._clocks_differ():
+            if (told or self._decided_before_it_was_owned(send.key, author)) and self._clocks_differ():
                 self._excused.add(send.sender)
                 continue
             before = self._last.get(send.sender, 0)
@@ -70,6 +70,15 @@ class OwnershipLaws:
                 earlier = [other for other in made[: made.index(key)] if other in sends]
                 about = (key, earlier, [other >> KEY_BITS for other in made])
                 self._must(not earlier, "S7 sends of one pair are taken in the order made", about)
+
+    def _decided_before_it_was_owned(self, key: int, author: int) -> bool:
+        """A guest may become the owner while what it has decided is on its way."""
+        node = next((node for node in self._sim.nodes if _row_of(node) == author), None)
+        return node is not None and (key >> KEY_BITS) + KEY_EPOCH <= getattr(node, "gained_at", 0)
+
+    def keeps_order(self, sender: int) -> bool:
+        """Whether what this instance has sent arrives in order: all who sent for it had clocks that agree, or owned it."""
+        return sender not in self._excused
 
     def lost(self, send: Any) -> None:
         """What is made again comes after what was sent meanwhile."""
@@ -114,3 +123,20 @@ class OwnershipLaws:
                 continue  # it may be about to learn
             own = [shard for shard, owned in enumerate(node.app.engine.owned) if owned]
             self._must(own == rows.of(id), "S3 in calm everybody knows what it owns", (node.name, own, rows.of(id)))
+            self._calls_the_right_ones(node, owners)
+
+    def _calls_the_right_ones(self, node: Any, owners: list[int | None]) -> None:
+        peers = node.app._node.peers
+        if peers is not None:
+            called = [peers.owner(shard) for shard in range(len(owners))]
+            wrong = [
+                (shard, one, owner)
+                for shard, (one, owner) in enumerate(zip(called, owners, strict=True))
+                if (node.shards.me if one is None else one.id) != owner
+            ]
+            self._must(not wrong, "S3 in calm everybody calls the owners", (node.name, wrong[:3]))
+
+
+def _row_of(node: Any) -> int | None:
+    row = getattr(getattr(node.app, "store", None), "row", None)
+    return None if row is None else row.id

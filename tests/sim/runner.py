@@ -218,6 +218,8 @@ def command(seed: int, options: dict[str, Any]) -> str:
         words.append("LINK=yes")
     if options.get("far") is not None:
         words.append(f"FAR={'yes' if options['far'] else 'no'}")
+    if options.get("links") is not None:
+        words.append(f"LINKS={'yes' if options['links'] else 'no'}")
     return f"make sim {' '.join(words)}"
 
 

@@ -14,7 +14,7 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-from backstay.engine import notices, shards, stealing
+from backstay.engine import notices, shards, stealing, task_news
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.schedule import firing
 from backstay.kernel.machine import Machine
@@ -32,6 +32,7 @@ from .distant import FAULT as FAR
 from .distant import DistantStore, is_far
 from .faults import NODES, Faults
 from .files import Files, FileStore
+from .node_links import NodeNetwork, has_links
 from .nodes import Node
 from .ownership_laws import SETTLED
 from .rows import Rows
@@ -77,9 +78,11 @@ class Simulation:
         often: Iterable[str] = (),
         views: bool = False,
         shards: int | None = None,
+        links: bool | None = None,
     ) -> None:
         """`often`: faults that this run is to have many of. `views`: nodes store views, as they do by default elsewhere; here
-        only if asked for, since their alarms would move those of all seeds that are remembered."""
+        only if asked for, since their alarms would move those of all seeds that are remembered. `links`: whether nodes call
+        each other; unless somebody says it, that is part of the seed."""
         self.views = views
         self.seed = seed
         self.random = Random(f"{seed}:sim")
@@ -104,6 +107,8 @@ class Simulation:
         self.disk.witness = self.auditor.committed
         self.disk.author = self.auditor.ownership.authored
         self.sharing = Sharing(self)
+        linked = "links cut" in self.kinds.chances and (has_links(seed) if links is None else links)
+        self.links = NodeNetwork(self) if linked and self.files is None else None
         self.sticky = Random(f"{seed}:balancer").random() < 0.5  # everybody talks to one node, or to any one each time
         if not self.far:
             # Far away, two tries of a request may look for its record before either has left one: the database is the judge
@@ -195,6 +200,8 @@ class Simulation:
         if self._over:
             return
         self.nodes.remove(node)
+        if self.links is not None:
+            self.links.died(node)
         self.loop.call_soon(node.bury)
         pause = 0.1 if self.faults.calm else self.random.choice([0.01, 0.5, 5, 30])
         if self._interrupts:
@@ -293,6 +300,8 @@ class Simulation:
             self._roll(list(range(self.places)))
         self.rows.disturb()
         self.sharing.disturb()
+        if self.links is not None:
+            self.links.disturb()
 
     def _roll(self, places: list[int]) -> None:
         """One node after the other is stopped in good order and comes back with the newer build, while the rest goes on."""
@@ -560,8 +569,11 @@ def _world(sim: Simulation) -> Iterator[None]:
     logger.handlers, logger.propagate = [listener], False
     logger.setLevel(logging.WARNING)
     kept = notices.NOTICE, shards.LOOK, stealing.EVERY, slow_code.SLOW, firing.ROLL_OVER
+    kept_linked = notices.REST, task_news.AGAIN
     # Seldom enough for months to pass in a moment.
     notices.NOTICE, shards.LOOK, stealing.EVERY = 5 * SECOND, 2 * SECOND, 5 * SECOND  # type: ignore[misc]
+    if sim.links is not None:
+        notices.REST, task_news.AGAIN = 1, 5 * SECOND
     slow_code.SLOW = math.inf
     firing.ROLL_OVER = 30  # type: ignore[misc]
     programs.ledger.__init__()  # type: ignore[misc]
@@ -572,6 +584,7 @@ def _world(sim: Simulation) -> Iterator[None]:
         yield
     finally:
         notices.NOTICE, shards.LOOK, stealing.EVERY, slow_code.SLOW, firing.ROLL_OVER = kept  # type: ignore[misc]
+        notices.REST, task_news.AGAIN = kept_linked
         logger.handlers, logger.propagate = handlers, propagate
         logger.setLevel(level)
 

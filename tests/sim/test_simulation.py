@@ -6,6 +6,7 @@ import pytest
 
 from .distant import is_far
 from .faults import CLASSES
+from .node_links import has_links
 from .runner import Kept, Tally, command, kept, report
 
 # A node that is killed leaves coroutines behind that nobody will ever await: that is what being killed means.
@@ -37,6 +38,14 @@ def test_one_seed_is_one_run(seed: int, far: bool) -> None:
 
 def test_a_third_of_the_seeds_have_their_database_far_away() -> None:
     assert 0.28 < sum(map(is_far, range(1000))) / 1000 < 0.38
+
+
+def test_half_of_the_seeds_have_links_between_nodes_and_use_them() -> None:
+    assert 0.45 < sum(map(has_links, range(1000))) / 1000 < 0.55
+    options = {"operations": 100, "links": True}
+    found = report(2, options)
+    assert found.succeeded["forwarded"] > 20
+    assert found.digest == report(2, options).digest
 
 
 def test_without_faults_everything_ends_too() -> None:
