@@ -18,7 +18,7 @@ from backstay.protocol.native import worker as wire
 from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.transport import NOT_NOW
 from backstay.sdk.remote.worker_link import Reset
-from backstay.server.native import worker_link
+from backstay.server.native import held_leases, worker_link
 from backstay.store import Applied, Unavailable
 
 from ..interop.conftest import TOKEN as PROCESS_TOKEN
@@ -207,7 +207,7 @@ async def test_a_lease_is_renewed_only_while_its_worker_says_that_it_works_on_it
 ) -> None:
     monkeypatch.setattr(wire, "PARKED", 0.02)
     monkeypatch.setattr(wire, "CLAIM", 0.0)
-    monkeypatch.setattr(worker_link, "LEASE", 1 << 60)  # so that every claim counts, however fresh the lease
+    monkeypatch.setattr(held_leases, "LEASE", 1 << 60)  # so that every claim counts, however fresh the lease
     async with Remote(steps, step, one_guarded, guarded) as app:
         handle = await app.start(one_guarded, "g")
         await eventually(lambda: ran == [1], "it was running")

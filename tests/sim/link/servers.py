@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from backstay.engine.world import Alarm, Minted
 from backstay.kernel.values import Ids
 from backstay.server.app import App
@@ -51,8 +53,11 @@ class ServerWorld(VirtualWorld):
 class _Socket:
     """What a process listens on."""
 
+    def __init__(self, host: str) -> None:
+        self._host = host
+
     def getsockname(self) -> tuple[str, int]:
-        return HOST, PORT
+        return self._host, PORT
 
 
 class ServerProcess:
@@ -69,8 +74,8 @@ class ServerProcess:
         self.loop = ProcessLoop(self.name, sim.loop, sim.network)
         self.loop.before_call = lambda: self.life.survives("kill server")
         self.world = ServerWorld(self.loop, f"{sim.seed}:{self.name}", generation)
-        self.settings = sim.limits.settings(SETTINGS)
-        self.app = Server(self.settings, world=lambda: self.world)
+        self.settings = replace(sim.limits.settings(SETTINGS), node_name=self.name)
+        self.app = Server(self.settings, world=lambda: self.world, address=f"http://{self.name}:{PORT}")
         self._seam = Troubled(self)  # type: ignore[arg-type]
         self._told = self.loop.create_future()
         sim.log(f"{self.name} begins")
@@ -92,7 +97,8 @@ class ServerProcess:
                 server.node.lifecycle.on_up.append(self._came_up)
                 if server.recovery.up:
                     self._came_up()
-                await http_server.listen([_Socket()])  # type: ignore[list-item]
+                # By the name of all servers, which leads to any of them, and by its own.
+                await http_server.listen([_Socket(HOST), _Socket(self.name)])  # type: ignore[list-item]
                 self.opening = False
                 self.sim.log(f"{self.name} is up with {sum(server.engine.owned)} shards")
                 await self._told

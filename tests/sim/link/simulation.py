@@ -29,7 +29,7 @@ from .laws import LinkAuditor
 from .limits import Limits
 from .process import ProcessLoop
 from .programs import PAYLOAD, TOGETHER, LinkGrammar
-from .servers import TOKEN, URL, ServerProcess
+from .servers import HOST, TOKEN, URL, ServerProcess
 from .wire import Listening, Network
 from .workers import Threads, WorkerProcess
 
@@ -65,7 +65,7 @@ class LinkSimulation(Simulation):
     kinds = LINK
 
     def __init__(self, seed: int, **options: Any) -> None:
-        options.setdefault("places", 2)
+        options.setdefault("places", 3)
         self.limits = Limits(seed)
         self.network = Network(self)
         super().__init__(seed, **options)
@@ -74,8 +74,13 @@ class LinkSimulation(Simulation):
         self.died_at: dict[str, float] = {}  # when a worker of this name died last
         self.graveyard: list[ProcessLoop] = []
         self._names = count()
-        if self.random.random() < 0.6:
+        if self.random.random() < 0.5:
             self.places = 1
+        else:
+            self.limits.lift()
+        dice = Random(f"{seed}:addresses")
+        self.hidden = dice.random() < 0.3  # nobody but servers reaches a server by its own name
+        self.balanced = dice.random() < 0.5  # the common name leads to any server, each time to another
 
     @property
     def laws(self) -> LinkAuditor:
@@ -97,9 +102,16 @@ class LinkSimulation(Simulation):
     # -- processes
 
     def chosen(self, listening: list[Listening]) -> Listening | None:
-        """Where a new connection goes: to who holds the engine, as a proxy would have it that looks who is ready."""
+        """Where a new connection goes: to who owns something, as a proxy would have it that looks who is ready."""
         holders = [node.loop for node in self.nodes if node.holds]  # type: ignore[attr-defined]
-        return next((one for one in listening if one.process in holders), listening[0] if listening else None)
+        ready = [one for one in listening if one.process in holders]
+        if ready and self.balanced:
+            return self.random.choice(ready)
+        return next(iter(ready), listening[0] if listening else None)
+
+    def reaches(self, process: ProcessLoop, host: str) -> bool:
+        """Whether a process gets through to a server by this name."""
+        return host == HOST or not self.hidden or process.owner is None
 
     def died(self, node: Any) -> None:
         super().died(node)

@@ -197,7 +197,8 @@ class Network:
         if faults.fires("connect unanswered"):
             await process.create_future()
         await asyncio.sleep(self._latency())
-        there = self._sim.chosen(self._listening.get(address, []))
+        reached = self._sim.reaches(process, address[0])
+        there = self._sim.chosen(self._listening.get(address, [])) if reached else None
         if there is None:
             raise ConnectionRefusedError(111, "Connection refused")
         mine = self._pair(process, factory, there)

@@ -78,12 +78,13 @@ class WatchedWorker(AsyncWorker):
         await super().__aenter__()
         deliver = self.host.deliver
 
-        def delivered(deliveries: list[wire.Delivery]) -> None:
+        def delivered(deliveries: list[wire.Delivery], link: Any) -> None:
             for delivery in deliveries:
                 self._process.sim.log(f"{self._process.name} is given {_what(delivery)}")
                 if isinstance(delivery, wire.TaskLease):
                     self._process.sim.laws.given(self._process, delivery)
-            deliver(deliveries)
+            deliver(deliveries, link)
+            self._process.sim.laws.slots(self._process)
 
         self.host.deliver = delivered  # type: ignore[method-assign]
         send = self.host.reports._send
@@ -181,6 +182,16 @@ class WorkerProcess:
     def holds(self, task_id: str) -> bool:
         """Whether it knows of this lease."""
         return task_id in self.worker.host.leases
+
+    def held(self) -> dict[str, tuple[int, str]]:
+        """The attempts and the kinds of slots of the tasks that it works on, by their ids."""
+        host = self.worker.host
+        reported = self.worker.links.unanswered()
+        return {
+            id: (attempt, origin.kind)
+            for id, attempt in host.leases.items()
+            if id not in reported and (origin := host._origins.get(id)) is not None
+        }
 
     def attempts(self) -> dict[str, Any]:
         """The attempts that it makes, by their ids."""

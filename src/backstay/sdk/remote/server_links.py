@@ -133,12 +133,10 @@ class ServerLinks:
         node = link.node
         known = None if node is None else self._nodes.get(node)
         ways: list[Way] = []
-        if not self.others_open(link):
-            ways.append(Way(self.access, None))  # whoever answers there: it knows who else is alive
-        if known is not None and known.address is not None and self._is_as_safe(known.address):
+        if len(self._nodes) > 1 and known is not None and known.address is not None and self._is_as_safe(known.address):
             ways.append(Way(self.access._replace(url=known.address), node, CONNECT))
-        if node is not None:
-            ways.append(Way(self.access, node))
+        # If there is no link at all, any node that answers there is right: it knows the others.
+        ways.append(Way(self.access, node if self.others_open(link) else None))
         if link.way in ways:
             ways.sort(key=lambda way: way != link.way)
         return ways

@@ -41,6 +41,7 @@ class ReportBatch:
         self._owner = link.station.owner
         self._reply = reply
         self._again = again
+        self._keys: dict[int, int] = {}  # the instances of the reports, by their places
 
     def take(self, reports: list[wire.Report]) -> None:
         for place, report in enumerate(reports):
@@ -57,6 +58,7 @@ class ReportBatch:
             self._link.take_back(report.task_id, report.attempt)
             self._answer(place, wire.Answered())
             return
+        self._keys[place] = report.key
         entry = self._engine.cache.get(report.key)
         if self._again or entry is None or entry.instance.namespace != self._link.worker.namespace:
             self._engine.world.spawn(self._through_api(place, report), "backstay-report")
@@ -188,6 +190,7 @@ class ReportBatch:
         if error is None:
             self._answer(place, answer or wire.Answered())
         elif isinstance(error, Refused):
+            self._link.held.report_refused(self._keys[place])
             self._answer(place, _refusal(error))
         else:
             self._answer(place, wire.Answered(refused=Refusal(UNAVAILABLE, str(error))))

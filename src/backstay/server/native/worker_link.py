@@ -32,14 +32,13 @@ from backstay.engine.remote_workers import RemoteWorker
 from backstay.engine.world import Alarm
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.activity import ActivityAssignment
-from backstay.kernel.features.lease import Claimant, Renew
+from backstay.kernel.features.lease import Claimant
 from backstay.kernel.features.workflow_task import WorkflowAssignment
-from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
-from backstay.kernel.values import LEASE, SECOND, is_activity_task
-from backstay.protocol import requests as ask
+from backstay.kernel.values import SECOND
 from backstay.protocol.native import worker as wire
 from backstay.server.native.deliveries import Deliveries, size_of_arguments
+from backstay.server.native.held_leases import HeldLeases
 from backstay.server.native.shared_slots import SharedSlots
 from backstay.server.native.shown_histories import ShownHistories
 from backstay.server.remote_queries import PendingQuery, RemoteQueries
@@ -111,6 +110,7 @@ class WorkerLink:
             self._task_withdrawn,
         )
         self.slots = SharedSlots(self.station, server.engine.matching.lanes, opening.total is not None, nodes or [])
+        self.held = HeldLeases(server, self.station, self.slots, self._task_withdrawn)
         self.closed = False
         page_bytes = server.settings.max_page_bytes
         self.histories = ShownHistories(server.engine, self.station, page_bytes, frozenset(opening.quiet))
@@ -144,7 +144,7 @@ class WorkerLink:
             task = leased.pop(held.task_id, None)
             if task is not None and task.attempt == held.attempt:
                 engine.matching.remote_workers.hold(self.station, task)
-                self._renew(task)
+                self.held.renew(task)
             elif not self.slots.shared or engine.owns(held.key):
                 lost.append(held.task_id)
         for held in elsewhere:
@@ -158,7 +158,7 @@ class WorkerLink:
         """Deliver nothing more to this worker, and offer its tasks to others."""
         if self.closed:
             return
-        self.closed = True
+        self.closed = self.held.closed = True
         unsent = frozenset(self.unsent)
         self._take_back_undelivered()
         for task in self.server.engine.matching.remote_workers.remove(self.station):
@@ -251,60 +251,6 @@ class WorkerLink:
     def _release(self, task: Task | None, *, begun: bool = True) -> None:
         if task is not None and task.state == "leased":
             self.server.release(task, begun=begun)
-
-    def _renew(self, task: Task) -> None:
-        renew = Renew(task_id=task.id, owner=self.station.owner, attempt=task.attempt)
-        self.server.engine.submit(task.workflow, renew)
-
-    def renew_held(self, holding: list[wire.HeldTask]) -> None:
-        """Renew the leases of the tasks that the worker works on; its other leases run out.
-
-        A task that is not the worker's any more is withdrawn: the news of it may have been lost with a commit of which nobody
-        knew whether it is on disk, and the worker would go on with an attempt that counts for nothing.
-        """
-        now = self.server.engine.world.now()
-        for held in holding:
-            task = self.station.held.get(held.task_id)
-            if task is None and self.slots.shared:
-                if self.server.engine.owns(held.key):
-                    self.server.engine.world.spawn(self._claim(held), "backstay-claim")
-            elif task is None or task.attempt != held.attempt:
-                if task is None and is_activity_task(held.task_id) and not self._is_leased(held):
-                    self._task_withdrawn(held.task_id)
-            elif task.until is not None and task.until - now < LEASE // 2:
-                self._renew(task)
-
-    def _is_leased(self, held: wire.HeldTask) -> bool:
-        """Whether the worker has this lease on disk, or may have it: leases are read again after an outage."""
-        leases = self.server.engine.leases
-        if not leases.read:
-            return True
-        task = leases.get(self.worker.namespace, held.task_id)
-        return task is not None and task.owner == self.worker.worker_id and task.attempt == held.attempt
-
-    async def _claim(self, held: wire.HeldTask) -> None:
-        """Take over a task that came to the worker from another node. It is withdrawn if the worker has no lease of it."""
-        engine, worker = self.server.engine, self.worker
-        renew = Renew(task_id=held.task_id, owner=worker.worker_id, attempt=held.attempt)
-        try:
-            await self.server.api.call(ask.ReportTask(namespace=worker.namespace, message=renew))
-        except Refused:
-            if is_activity_task(held.task_id):
-                self._task_withdrawn(held.task_id)
-        except Unavailable:
-            pass  # the worker lists it again
-        else:
-            task = engine.leases.get(worker.namespace, held.task_id)
-            if task is not None and (task.owner, task.attempt) == (worker.worker_id, held.attempt) and not self.closed:
-                engine.matching.remote_workers.hold(self.station, task)
-
-    def release_unheld(self, held: Iterable[wire.HeldTask]) -> None:
-        """Release what is leased to the worker and is not held by it, as it has just said: what was lost on its way to it,
-        with the node that had sent it."""
-        known = {*self.station.held, *(one.task_id for one in held)}
-        for task in self.server.engine.leases.of(self.worker.namespace, self.worker.worker_id):
-            if task.id not in known:
-                self.server.release(task)
 
     def set_slots(self, slots: wire.Slots, turn: int) -> None:
         if self.slots.set(slots, turn):

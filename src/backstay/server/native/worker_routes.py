@@ -89,9 +89,9 @@ def exchange(
         link.set_slots(body.slots, body.turn)
         server.worker_links.on_shared()
     if body.holding:
-        link.renew_held(body.holding)
+        link.held.take(body.holding)
     if body.elsewhere is not None:
-        link.release_unheld([*body.holding, *body.elsewhere])
+        link.held.release_unheld([*body.holding, *body.elsewhere])
     if body.reports:
         reply = PendingExchange(server, link, len(body.reports), None)
         ReportBatch(server, link, reply, body.again).take(body.reports)

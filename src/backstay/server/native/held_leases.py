@@ -1,0 +1,120 @@
+"""The leases that a worker says it holds: they are renewed, or it is told that they are over.
+
+A worker may hold tasks that came from other nodes, and another node may have ended a lease that was given here. So what is held is
+compared with what is leased whenever the worker lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from backstay.engine.cache import Reply
+from backstay.engine.remote_workers import RemoteWorker
+from backstay.kernel.features.lease import Renew
+from backstay.kernel.message import Refused
+from backstay.kernel.task import Task
+from backstay.kernel.values import LEASE, is_activity_task
+from backstay.protocol import requests as ask
+from backstay.protocol.native import worker as wire
+from backstay.server.native.shared_slots import SharedSlots
+from backstay.store import Unavailable
+
+if TYPE_CHECKING:
+    from backstay.server.native.worker_link import LinkServer
+
+
+class HeldLeases:
+    """`withdraw`: tells the worker that the attempt of a task is over."""
+
+    def __init__(
+        self, server: LinkServer, station: RemoteWorker, slots: SharedSlots, withdraw: Callable[[str], None]
+    ) -> None:
+        self._server = server
+        self._station = station
+        self._slots = slots
+        self._withdraw = withdraw
+        self.closed = False
+
+    def renew(self, task: Task, reply: Reply | None = None) -> None:
+        renew = Renew(task_id=task.id, owner=self._station.owner, attempt=task.attempt)
+        self._server.engine.submit(task.workflow, renew, reply)
+
+    def take(self, holding: list[wire.HeldTask]) -> None:
+        """Renew the leases of the tasks that the worker works on; its other leases run out.
+
+        A task that is not the worker's any more is withdrawn: the news of it may have been lost with a commit of which nobody
+        knew whether it is on disk, and the worker would go on with an attempt that counts for nothing.
+        """
+        now = self._server.engine.world.now()
+        for held in holding:
+            task = self._station.held.get(held.task_id)
+            if task is None and self._slots.shared:
+                if self._server.engine.owns(held.key):
+                    self._server.engine.world.spawn(self._claim(held), "backstay-claim")
+            elif task is None or task.attempt != held.attempt:
+                if task is None and is_activity_task(held.task_id) and not self._is_leased(held):
+                    self._withdraw(held.task_id)
+            elif self._may_be_over(task):
+                self._check(task)
+            elif task.until is not None and task.until - now < LEASE // 2:
+                self.renew(task)
+
+    def _may_be_over(self, task: Task) -> bool:
+        """Whether another node may have ended this lease: it cannot tell the worker, since the task did not come from there."""
+        engine = self._server.engine
+        if engine.store.exclusive:
+            return False
+        entry = engine.cache.get(task.workflow) if engine.owns(task.workflow) else None
+        known = None if entry is None else entry.instance.tasks.get(task.id)
+        return known is None or (known.state, known.attempt, known.owner) != ("leased", task.attempt, task.owner)
+
+    def _check(self, task: Task) -> None:
+        """Renew a lease, or find out that it is over."""
+        self.renew(task, partial(self._checked, task))
+
+    def report_refused(self, key: int) -> None:
+        """A report about an instance was refused: another node may have ended what is held of it here."""
+        for task in list(self._station.held.values()):
+            if task.workflow == key and task.state == "leased" and self._may_be_over(task):
+                self._check(task)
+
+    def _checked(self, task: Task, _: Any, error: BaseException | None) -> None:
+        held = self._station.held.get(task.id)
+        if isinstance(error, Refused) and held is not None and held.attempt == task.attempt:
+            self._server.engine.matching.remote_workers.release(task.id)
+            if task.kind == "activity":
+                self._withdraw(task.id)
+
+    def _is_leased(self, held: wire.HeldTask) -> bool:
+        """Whether the worker has this lease on disk, or may have it: leases are read again after an outage."""
+        leases = self._server.engine.leases
+        if not leases.read:
+            return True
+        task = leases.get(self._station.namespace, held.task_id)
+        return task is not None and task.owner == self._station.owner and task.attempt == held.attempt
+
+    async def _claim(self, held: wire.HeldTask) -> None:
+        """Take over a task that came to the worker from another node. It is withdrawn if the worker has no lease of it."""
+        engine, station = self._server.engine, self._station
+        renew = Renew(task_id=held.task_id, owner=station.owner, attempt=held.attempt)
+        try:
+            await self._server.api.call(ask.ReportTask(namespace=station.namespace, message=renew))
+        except Refused:
+            if is_activity_task(held.task_id):
+                self._withdraw(held.task_id)
+        except Unavailable:
+            pass  # the worker lists it again
+        else:
+            task = engine.leases.get(station.namespace, held.task_id)
+            if task is not None and (task.owner, task.attempt) == (station.owner, held.attempt) and not self.closed:
+                engine.matching.remote_workers.hold(self._station, task)
+
+    def release_unheld(self, held: Iterable[wire.HeldTask]) -> None:
+        """Release what is leased to the worker and is not held by it, as it has just said: what was lost on its way to it,
+        with the node that had sent it."""
+        known = {*self._station.held, *(one.task_id for one in held)}
+        for task in self._server.engine.leases.of(self._station.namespace, self._station.owner):
+            if task.id not in known:
+                self._server.release(task)
