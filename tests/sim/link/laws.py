@@ -66,7 +66,7 @@ class LinkAuditor(Auditor):
     def __init__(self, sim: LinkSimulation) -> None:
         super().__init__(sim)
         self._unanswered: dict[int, Reported] = {}
-        self._asked: Counter[str] = Counter()  # by process, in this window
+        self._requests: Counter[str] = Counter()  # by process, in this window
         self._since = 0.0
         self._number = 0
         self._engine: list[str] | None = None  # the servers that own something
@@ -81,7 +81,7 @@ class LinkAuditor(Auditor):
 
     def reports(self, process: WorkerProcess, pending: Any) -> None:
         """A worker reports something: some day it is told what became of it."""
-        self._asked[process.name] -= REASON
+        self._requests[process.name] -= REASON
         self._number += 1
         number = self._number
         reported = Reported(process, pending.report, self.sim.loop.time())
@@ -281,8 +281,8 @@ class LinkAuditor(Auditor):
         now = self.sim.loop.time()
         if now - self._since > WINDOW:
             self._since = now
-            self._asked.clear()
-        asked = self._asked[name] = self._asked[name] + 1
+            self._requests.clear()
+        asked = self._requests[name] = self._requests[name] + 1
         law = "nobody asks again and again"
         self.must(
             asked <= IDLE * self.sim.places,
