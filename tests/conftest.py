@@ -11,16 +11,23 @@ from typing import Any
 import pytest
 
 from . import postgresql
+from .many_nodes import Chosen, Shape
 
 KNOWN = frozenset((Path(__file__).parent.parent / "docs" / "contract-ids.txt").read_text().split())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--contract", metavar="FILE", help="write which contract rows passed to FILE")
+    parser.addoption("--nodes", type=int, default=1, help="how many nodes tests have instead of one server")
+    parser.addoption("--links", choices=("on", "off"), default="on", help="whether nodes call each other")
+    parser.addoption("--sessions", choices=("yes", "no"), default="yes", help="whether sessions show who is alive")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        why = item.get_closest_marker("one_server")
+        if why is not None and Chosen.shape.many:
+            item.add_marker(pytest.mark.skip(reason=f"one server: {why.args[0]}"))
         ids = [id for mark in item.iter_markers("contract") for id in mark.args]
         unknown = [id for id in ids if id not in KNOWN]
         if unknown:
@@ -43,6 +50,8 @@ class _Rows:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    options = config.option
+    Chosen.shape = Shape(options.nodes, options.links == "on", options.sessions == "yes")
     if hasattr(config, "workerinput"):
         return
     postgresql.begin_session()

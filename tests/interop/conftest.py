@@ -13,7 +13,9 @@ import pytest
 
 pytest.importorskip("durable_workflow")
 
+from ..many_nodes import Chosen, command, store_of
 from ..sdk.conftest import run_coroutine
+from ..session import ROOT
 
 TOKEN = "interop-token"
 
@@ -27,7 +29,7 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
 
 
 class Running:
-    """A `dw server` in a process of its own."""
+    """A `dw server` in a process of its own, or several servers behind one address in one process."""
 
     def __init__(self, database: Path, *arguments: str) -> None:
         self.database = database
@@ -35,18 +37,20 @@ class Running:
         self.start("0")
 
     def start(self, port: str) -> None:
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", port, "--token", TOKEN),
-                *("--store", f"sqlite:{self.database}", *self.arguments),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process = subprocess.Popen(self._command(port), stdout=subprocess.PIPE, text=True, cwd=ROOT)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert "http" in line, "the server did not start"
         self.url = line.split()[-1]
+
+    def _command(self, port: str) -> list[str]:
+        if Chosen.shape.many and not self.arguments:
+            settings = {"port": int(port), "token": TOKEN, "store": store_of(self.database)}
+            return command(settings, Chosen.shape)
+        return [
+            *(sys.executable, "-P", "-m", "backstay.cli.main", "server", "--port", port, "--token", TOKEN),
+            *("--store", f"sqlite:{self.database}", *self.arguments),
+        ]
 
     def kill(self) -> None:
         """As a power cut would."""

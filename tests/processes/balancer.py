@@ -1,4 +1,5 @@
-"""A load balancer as simple as they come: every request goes to the next node, whoever sends it and on whatever connection.
+"""A load balancer as simple as they come: every request goes to the next node, or to any, whoever sends it and on whatever
+connection.
 
 It asks each node four times a second whether it is ready, as load balancers do, leaves out those that are not, and ends what
 it had under way with them. A node that refuses the connection is left out at once: its request goes to the next.
@@ -25,8 +26,9 @@ class HangUp(Exception):
 class Balancer:
     """`path` is what nodes are asked. `losing` is the share of replies that get lost: their connection is cut instead."""
 
-    def __init__(self, path: str, seed: int = 1) -> None:
+    def __init__(self, path: str, seed: int = 1, *, at_random: bool = False) -> None:
         self._path = path
+        self._at_random = at_random
         self._random = random.Random(seed)
         self._nodes: dict[str, tuple[str, int]] = {}
         self._ready: list[str] = []
@@ -37,8 +39,8 @@ class Balancer:
         self.lost = 0
         self.served: dict[str, int] = {}  # requests by node
 
-    async def start(self) -> None:
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+    async def start(self, port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self._checks = asyncio.create_task(self._check())
 
@@ -86,7 +88,7 @@ class Balancer:
 
     async def _node(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         for _ in range(len(self._ready)):
-            self._next += 1
+            self._next += self._random.randint(1, len(self._ready)) if self._at_random else 1
             name = self._ready[self._next % len(self._ready)]
             try:
                 reader, writer = await asyncio.open_connection(*self._nodes[name])

@@ -12,23 +12,41 @@ from backstay.server.serve import HttpServer, listen
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 
+from ..many_nodes import Chosen, ManyNodes, looks_inside, store_of
+
 TOKEN = "secret"
 
 
 class House:
-    """A real server on a free port, in this process."""
+    """A real server on a free port, in this process; or several of them behind one address, see `many_nodes`."""
 
     def __init__(self, store: str = ":memory:", port: int = 0, **settings: Any) -> None:
-        self.settings = Settings(store=f"sqlite:{store}", port=port, token=TOKEN, **settings)
+        many = Chosen.shape.many
+        self.settings = Settings(
+            store=store_of(store) if many else f"sqlite:{store}", port=port, token=TOKEN, **settings
+        )
+        self._nodes = ManyNodes(self.settings, Chosen.shape) if many else None
 
     async def __aenter__(self) -> Self:
-        self.server = Server(self.settings)
-        await self.server.__aenter__()
-        self._http = HttpServer(App(self.server))
+        if self._nodes is not None:
+            await self._nodes.__aenter__()
+            self.servers, self.url = self._nodes.servers, self._nodes.url
+            return self
+        server = Server(self.settings)
+        await server.__aenter__()
+        self.servers = [server]
+        self._http = HttpServer(App(server))
         (self.url,) = await self._http.listen(listen(self.settings))
         return self
 
+    @property
+    def server(self) -> Server:
+        return self.servers[0] if self._nodes is None else looks_inside("the server")
+
     async def __aexit__(self, *_: object) -> None:
+        if self._nodes is not None:
+            await self._nodes.__aexit__()
+            return
         self._http.drain()
         await self._http.close()
         await self.server.__aexit__()
@@ -66,7 +84,7 @@ class Remote(AsyncClient):
 
     @property
     def store(self) -> Any:
-        return self.house.server.store
+        return self.house.servers[0].store  # every node has the same rows
 
     async def __aexit__(self, *_: object) -> None:
         await self.worker.close()
@@ -85,8 +103,9 @@ def forgetful(*things: Any, **options: Any) -> Remote:
 
 def no_threads(app: Remote) -> None:
     """From now on every thread for activities is taken: the server has nowhere to send what is scheduled."""
-    for desk in app.house.server.worker_links:
-        desk.station.slots["activity"] = 0
+    for server in app.house.servers:
+        for desk in server.worker_links:
+            desk.station.slots["activity"] = 0
 
 
 def retold(module: ModuleType) -> dict[str, Any]:
