@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from backstay.codec.exceptions import RemoteFailure, RemoteTraceback, exception_payload
+from backstay.release import VERSION
 from backstay.sdk.author import aio
 from backstay.sdk.author.activity import activity
 from backstay.sdk.author.attempt import attempt, heartbeat
@@ -85,7 +86,7 @@ if TYPE_CHECKING:
     from backstay.sdk.replay.replayer import BlockedRun, Replayed
     from backstay.store import ForkedEngine, IncompatibleStore, StoreError, Unavailable, UnknownDatabase
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "AccessDenied",

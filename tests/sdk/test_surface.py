@@ -28,7 +28,18 @@ from backstay.sdk.client.sync_schedules import ScheduleHandle
 from .kit import memory
 
 # What handles and workers use of the async client, and what an app consists of.
-INSIDE = {"outcome", "restored", "request_id", "update_seconds", "reader", "exceptions", "registry", "access", "queues"}
+INSIDE = {
+    "outcome",
+    "restored",
+    "request_id",
+    "update_seconds",
+    "reader",
+    "exceptions",
+    "registry",
+    "access",
+    "queues",
+    "link",
+}
 INSIDE |= {"drain", "hurry"}  # of a worker, for whoever ends it by a signal
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from socket import gethostname
 
-from backstay import __version__
 from backstay.protocol.native.nodes import SPEAKS
+from backstay.release import VERSION
 from backstay.store.ownership import LEVEL, NodeFacts
 
 
@@ -19,7 +19,7 @@ def process_facts(
         weight=weight,
         address=address,
         executes=executes,
-        version=__version__,
+        version=VERSION,
         speaks=SPEAKS,
         level=LEVEL,
     )

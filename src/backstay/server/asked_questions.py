@@ -5,23 +5,33 @@ The history of the run is in the database, where the other node reads it. So onl
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from backstay.engine.engine import Engine
+from backstay.engine.node import Node
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
+from backstay.link.nodes import NodeLinks
 from backstay.protocol.native.nodes import AskWorker, LinkFailed, Misdirected, Owner, WorkerSaid, understands
 from backstay.server.http_errors import Stopping
-from backstay.server.remote_queries import PendingQuery, queue_of_run
-
-if TYPE_CHECKING:
-    from backstay.server.server import Server
+from backstay.server.remote_queries import PendingQuery, RemoteQueries, queue_of_run
 
 NO_WORKER = "no_worker_here"
 AGAIN = SECOND // 4  # after which nodes that had no worker are asked again
 
 
+class AskingServer(Protocol):
+    """The part of a server that asks workers of other nodes, and answers for its own."""
+
+    draining: bool
+    links: NodeLinks
+    questions: RemoteQueries
+    engine: Engine
+    node: Node
+
+
 class AskedQuestions:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: AskingServer) -> None:
         self._server = server
 
     async def ask(self, question: PendingQuery) -> None:
@@ -43,7 +53,9 @@ class AskedQuestions:
                     server.questions.answer(question, said.value if is_query else said.objection)
                     return
             pause = server.engine.world.future()
-            server.engine.world.at(server.now + AGAIN, lambda pause=pause: pause.done() or pause.set_result(None))
+            server.engine.world.at(
+                server.engine.world.now() + AGAIN, lambda pause=pause: None if pause.done() else pause.set_result(None)
+            )
             await pause
 
     def _others(self) -> list[Owner]:

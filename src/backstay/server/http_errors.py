@@ -165,3 +165,8 @@ def to_http_error(error: Exception, where: str) -> HttpError:
 def _errors(field: str, message: str) -> dict[str, Any]:
     errors = {field: [message]}
     return {"errors": errors, "validation_errors": errors}
+
+
+def too_many_parked(advice: str, **fields: Any) -> HttpError:
+    """The error response to a request that would be parked while `max_parked_polls` are."""
+    return HttpError(429, "long_poll_capacity_exhausted", advice, **fields, retryable=True, retry_after_seconds=1)

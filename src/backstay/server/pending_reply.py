@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpResponse
 
 if TYPE_CHECKING:
@@ -51,8 +50,3 @@ class PendingReply:
     def reply(self) -> HttpResponse:
         """Make the reply and end. Called once `answer` is done."""
         raise NotImplementedError
-
-
-def too_many_parked(advice: str, **fields: Any) -> HttpError:
-    """The error response to a request that would be parked while `max_parked_polls` are."""
-    return HttpError(429, "long_poll_capacity_exhausted", advice, **fields, retryable=True, retry_after_seconds=1)

@@ -10,16 +10,13 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from backstay.kernel.decision import CommandRecord, Decision, RunRow, TaskChange
 from backstay.kernel.task import Task, TaskKind
 from backstay.kernel.values import Micros, Routing
-
-if TYPE_CHECKING:
-    from backstay.store import RegistryEntry
 
 log = logging.getLogger("backstay.store")
 
@@ -48,15 +45,15 @@ class _Place(msgspec.Struct):
 _place = msgspec.json.Decoder(_Place).decode
 
 
-def guarded_keep(entry: RegistryEntry, before: bytes | None) -> tuple[str, tuple[Any, ...]]:
+def guarded_keep(entry: tuple[str, str, str, bytes | None], before: bytes | None) -> tuple[str, tuple[Any, ...]]:
     """The statement that writes an entry of the registry if its body is `before`, and its values."""
-    assert entry.body is not None or before is not None, "there is nothing to write"
-    place = (entry.kind, entry.namespace, entry.name)
+    *place, body = entry
+    assert body is not None or before is not None, "there is nothing to write"
     if before is None:
-        return "keep_new", (*place, entry.body)
-    if entry.body is None:
+        return "keep_new", (*place, body)
+    if body is None:
         return "forget_after", (*place, before)
-    return "keep_after", (entry.body, *place, before)
+    return "keep_after", (body, *place, before)
 
 
 def of_call(found: Iterable[Task], namespace: str, owner: str, call: str) -> list[Task]:

@@ -42,7 +42,7 @@ log = logging.getLogger("backstay.worker")
 REMEMBERED = 1000  # ended runs and withdrawn tasks
 
 
-class Origin(NamedTuple):
+class TaskOrigin(NamedTuple):
     """Where a leased task came from. `link` None: the link is gone. `kind`: of the slot that it takes."""
 
     link: object
@@ -112,7 +112,7 @@ class RemoteHost:
         self._ended: OrderedDict[str, None] = OrderedDict()  # ids of closed runs and of withdrawn tasks
         self._declined: OrderedDict[str, None] = OrderedDict()  # tasks of these that were given back once
         self.leases: dict[str, int] = {}  # task id -> attempt, of every task that this worker holds
-        self._origins: dict[str, Origin] = {}  # by task id; also those of some tasks that it no longer holds
+        self._origins: dict[str, TaskOrigin] = {}  # by task id; also those of some tasks that it no longer holds
         self._questions: dict[str, object] = {}  # the links of queries that are being answered
 
     # -- called by the executor
@@ -184,7 +184,7 @@ class RemoteHost:
         self.sticky.forget_of(link)
 
     def _came(self, task_id: str, link: object, key: int, kind: str) -> None:
-        self._origins[task_id] = Origin(link, key, kind)
+        self._origins[task_id] = TaskOrigin(link, key, kind)
         if len(self._origins) > 2 * len(self.leases) + REMEMBERED:
             self._origins = {id: origin for id, origin in self._origins.items() if id in self.leases}
 

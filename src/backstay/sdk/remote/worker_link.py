@@ -57,7 +57,7 @@ class Reset(Exception):
 
 
 class Way(NamedTuple):
-    """How a server is called. `to`: the node that is meant; None: whoever answers. `patience`: see `HttpClient`."""
+    """How a server is called. `to`: the node that is meant; None: any that answers. `patience`: see `HttpClient`."""
 
     access: Access
     to: int | None

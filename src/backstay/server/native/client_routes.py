@@ -18,10 +18,10 @@ from backstay.protocol import run_lists, schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.protocol.native.nodes import AwaitEvents
 from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import Stopping, undecodable
+from backstay.server.http_errors import Stopping, too_many_parked, undecodable
 from backstay.server.http_messages import HttpRequest, HttpResponse, decode_body
 from backstay.server.origin import origin
-from backstay.server.pending_reply import PendingReply, too_many_parked
+from backstay.server.pending_reply import PendingReply
 from backstay.server.published.control.run_lists import budget_of, query_in, view_of
 from backstay.server.router import Route
 from backstay.server.server import Server

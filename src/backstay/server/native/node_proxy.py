@@ -8,17 +8,16 @@ address of a living node in the database's table.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from backstay.engine.node import Node
 from backstay.link.http import HttpClient, Lost, NotHttp
 from backstay.protocol.native import worker as wire
-from backstay.server.http_errors import HttpError
+from backstay.server.http_errors import HttpError, too_many_parked
 from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
-from backstay.server.pending_reply import too_many_parked
+from backstay.server.settings import Settings
+from backstay.store import Store
 from backstay.store.ownership import SILENT, NodeRow
-
-if TYPE_CHECKING:
-    from backstay.server.server import Server
 
 PATIENCE = 2.0  # seconds to connect, and of silence until the node is pinged
 ANSWER = 60.0  # seconds to wait for a reply, beside the time that a request is parked
@@ -30,12 +29,23 @@ _TO = wire.TO_HEADER.lower()
 _VIA = wire.VIA_HEADER.lower()
 
 
-def node_id(server: Server) -> int | None:
+class ProxyServer(Protocol):
+    """The part of a server that hands requests on."""
+
+    parked: int
+    draining: bool
+    address: str | None
+    settings: Settings
+    store: Store
+    node: Node
+
+
+def node_id(server: ProxyServer) -> int | None:
     """The id of this node; None if its database has one server only."""
     return None if server.store.exclusive else server.node.shards.me
 
 
-def nodes_of(server: Server) -> list[wire.WorkerNode]:
+def nodes_of(server: ProxyServer) -> list[wire.WorkerNode]:
     """This node and the others that serve workers. None: the database has one server only, or this one leaves."""
     shards = server.node.shards
     if server.store.exclusive:
@@ -50,13 +60,13 @@ def nodes_of(server: Server) -> list[wire.WorkerNode]:
     return sorted(found, key=lambda node: node.id)
 
 
-def station_id(server: Server, unique: str) -> str:
+def station_id(server: ProxyServer, unique: str) -> str:
     """The id of a new link. It names this node."""
     node = node_id(server)
     return unique if node is None else f"{node}.{unique}"
 
 
-def meant(server: Server, request: HttpRequest, station: str = "") -> int | None:
+def meant(server: ProxyServer, request: HttpRequest, station: str = "") -> int | None:
     """The other node that a request is for, by its header or by the link that it names; None: it is for this one."""
     me = node_id(server)
     if me is None:
@@ -66,7 +76,7 @@ def meant(server: Server, request: HttpRequest, station: str = "") -> int | None
 
 
 class NodeProxy:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: ProxyServer) -> None:
         self._server = server
         self._clients: dict[str, HttpClient] = {}
         self.handed_on = 0

@@ -12,13 +12,12 @@ from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
 from backstay.server.auth import WORKER
-from backstay.server.http_errors import HttpError, NotTheEngine, Stopping, invalid
+from backstay.server.http_errors import HttpError, NotTheEngine, Stopping, invalid, too_many_parked
 from backstay.server.http_messages import HttpRequest, HttpResponse
 from backstay.server.native.node_proxy import meant, node_id, nodes_of, station_id
 from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.native.reports import ReportBatch
 from backstay.server.native.worker_link import BATCHES, WorkerLink
-from backstay.server.pending_reply import too_many_parked
 from backstay.server.published.worker.lifecycle import deregister_worker
 from backstay.server.router import Route
 from backstay.server.server import Server

@@ -17,9 +17,8 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.protocol.history import Encoding
 from backstay.protocol.requests import Request
 from backstay.protocol.tasks import lease
-from backstay.server.http_errors import HttpError, NotTheEngine
+from backstay.server.http_errors import HttpError, NotTheEngine, too_many_parked
 from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
-from backstay.server.pending_reply import too_many_parked
 from backstay.server.server import Server
 from backstay.server.workers import RegisteredWorker
 
