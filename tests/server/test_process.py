@@ -24,6 +24,8 @@ class Process:
         )
         assert self.popen.stdout is not None
         self.lines = [self.popen.stdout.readline()]
+        while "is gone; other processes take over" in self.lines[-1]:  # of a process that was killed
+            self.lines = [self.popen.stdout.readline()]
         self.url = self.lines[0].split()[-1]
 
     def line(self) -> str:
