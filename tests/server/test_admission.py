@@ -47,6 +47,7 @@ async def test_a_namespace_has_a_cap_on_leases_that_its_queues_share() -> None:
             "allowed": 2,
             "used": 2,
             "remaining": 0,
+            "share": None,
             "source": "settings",
         }
         held = next(lease for lease in api.server.engine.leases if lease.routing.queue == "q")

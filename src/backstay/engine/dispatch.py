@@ -95,8 +95,8 @@ class Dispatcher:
     def serve_poll(self, poll: ParkedPoll) -> None:
         """Offer the poll the best waiting task that it can take."""
         matching = self._matching
-        while matching.admits(poll.place):
-            found = matching.lanes.take_best(lambda lane: matching.fits(poll, lane))
+        while True:
+            found = matching.lanes.take_best(lambda lane: matching.fits(poll, lane) and matching.admits(lane.place))
             # A task may have been claimed by name, or closed, while it stood in its lane. Then the next one is offered.
             if found is None or not self._offer_to_poll(poll, *found):
                 return

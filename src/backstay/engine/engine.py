@@ -605,7 +605,9 @@ class Engine:
         self.timers.forget(is_lost)
         self.matching.lanes.forget(is_lost)
         self.matching.remote_workers.forget(is_lost)
-        self.leases.forget(is_lost)
+        given = self.leases.forget(is_lost)
+        if self.matching.admission is not None:
+            self.matching.admission.moved(given)
         self.outbox.forget(is_lost)
         for entry in self._in_memory(shards):
             if entry.inflight == 0 and not entry.code_is_busy:

@@ -6,6 +6,7 @@ was holding, and how many tasks of a queue are leased.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from backstay.kernel.decision import TaskChange
@@ -18,7 +19,7 @@ class Leases:
     def __init__(self) -> None:
         self._tasks: dict[str, Task] = {}
         self._calls: dict[tuple[str, str, str], str] = {}
-        self._counts: dict[Queue, int] = {}
+        self._counts: dict[Queue, Counter[int | None]] = {}  # by the process that gave them
         self.read = False  # False until the rows were read, and again after a commit whose outcome is unknown
 
     def committed(self, changes: Iterable[TaskChange]) -> Sequence[Queue]:
@@ -37,7 +38,7 @@ class Leases:
         self._drop(task.id)
         self._tasks[task.id] = task
         queue = queue_of(task)
-        self._counts[queue] = self._counts.get(queue, 0) + 1
+        self._counts.setdefault(queue, Counter())[task.node] += 1
         if task.call is not None and task.owner is not None:
             self._calls[task.routing.namespace, task.owner, task.call] = task.id
 
@@ -51,18 +52,26 @@ class Leases:
             self.add(task)
         self.read = True
 
-    def forget(self, is_lost: Callable[[int], bool]) -> None:
-        """Drop the leases of these instances: another process owns them."""
-        for task in self:
-            if is_lost(task.workflow):
-                self._drop(task.id)
+    def forget(self, is_lost: Callable[[int], bool]) -> list[Task]:
+        """Drop the leases of these instances, and return them: another process owns them."""
+        lost = [task for task in self if is_lost(task.workflow)]
+        for task in lost:
+            self._drop(task.id)
+        return lost
+
+    def ended(self, task: Task) -> None:
+        """This lease has ended elsewhere."""
+        if self._tasks.get(task.id) is task:
+            self._drop(task.id)
 
     def get(self, namespace: str, task_id: str) -> Task | None:
         task = self._tasks.get(task_id)
         return task if task is not None and task.routing.namespace == namespace else None
 
-    def has(self, task_id: str) -> bool:
-        return task_id in self._tasks
+    def has(self, task_id: str, node: int | None = None) -> bool:
+        """Whether a task is leased. `node`: not if another process has given the lease."""
+        task = self._tasks.get(task_id)
+        return task is not None and (node is None or task.node in (None, node))
 
     def by_call(self, namespace: str, owner: str, call: str) -> Task | None:
         """The task that this worker got for the poll with the id `call`, if it still holds it."""
@@ -78,11 +87,15 @@ class Leases:
             for task in self._tasks.values()
         )
 
-    def count_in(self, kind: str, namespace: str) -> int:
-        return sum(count for place, count in self._counts.items() if place[:2] == (kind, namespace))
+    def count_in(self, kind: str, namespace: str, node: int | None = None) -> int:
+        return sum(self.count(place, node) for place in self._counts if place[:2] == (kind, namespace))
 
-    def count(self, queue: Queue) -> int:
-        return self._counts.get(queue, 0)
+    def count(self, queue: Queue, node: int | None = None) -> int:
+        """How many tasks of a queue are leased. `node`: without those that other processes have given."""
+        counts = self._counts.get(queue)
+        if counts is None:
+            return 0
+        return counts.total() if node is None else counts[None] + counts[node]
 
     def __iter__(self) -> Iterator[Task]:
         return iter(list(self._tasks.values()))
@@ -92,11 +105,12 @@ class Leases:
         if task is None:
             return None
         queue = queue_of(task)
-        left = self._counts.get(queue, 0) - 1
-        if left > 0:
-            self._counts[queue] = left
-        else:
-            self._counts.pop(queue, None)
+        counts = self._counts[queue]
+        counts[task.node] -= 1
+        if not counts[task.node]:
+            del counts[task.node]
+            if not counts:
+                del self._counts[queue]
         if task.call is not None and task.owner is not None:
             self._calls.pop((task.routing.namespace, task.owner, task.call), None)
         return queue

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
+from msgspec.structs import replace
+
 from backstay.engine.lanes import Lanes
 from backstay.engine.leases import Queue, queue_of
 from backstay.engine.parked_polls import ParkedPoll, ParkedPolls
@@ -77,22 +79,27 @@ class Matching:
         if self.remote_workers.by_queue:
             worker = self._choose_worker(task, queue)
             if worker is not None:
-                return self.remote_workers.reserve(worker, task)
+                return self._counted(self.remote_workers.reserve(worker, task))
         parked = self.polls.by_queue.get(queue) if self.polls.by_queue else None
-        if parked and self.admits(queue):
+        if parked:
             lane = lane_of(task)
             for poll in parked:
                 if self.fits(poll, lane) and not poll.future.done():
-                    return self._reserve_for_poll(task, poll, queue)
+                    return self._counted(self._reserve_for_poll(task, poll, queue)) if self.admits(queue) else None
         return None
 
     def _choose_worker(self, task: Task, queue: Queue) -> RemoteWorker | None:
-        if not self.admits(queue):
-            return None
         worker = self.remote_workers.choose(task, lane_of(task))
-        if worker is not None and self.admission is not None:
+        if worker is None or not self.admits(queue):
+            return None
+        if self.admission is not None:
             self.admission.promised(task.id, queue)
         return worker
+
+    def _counted(self, lease: Lease) -> Lease:
+        """The lease, with the process against whose share of a limit it counts."""
+        admission = self.admission
+        return lease if admission is None or admission.node is None else replace(lease, node=admission.node)
 
     def _reserve_for_poll(self, task: Task, poll: ParkedPoll, queue: Queue) -> Lease:
         self.polls.reserve(task, poll)

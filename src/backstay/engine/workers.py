@@ -115,7 +115,15 @@ class FleetTakers(Protocol):
 class Admission(Protocol):
     """Limits on how many tasks of a queue are leased to remote workers."""
 
-    def admits(self, queue: Queue) -> bool: ...
+    @property
+    def node(self) -> int | None:
+        """The number of this process, if it shares limits with others: each lease names it."""
+        ...
+
+    def admits(self, queue: Queue) -> bool:
+        """Whether a task of this queue may be leased. Asked when a task and a worker are there: if not, it is wanted."""
+        ...
+
     def reached(self, queue: Queue) -> ReachedLimit | None:
         """The limit that holds the tasks of this queue back now, if there is one."""
         ...
@@ -126,6 +134,10 @@ class Admission(Protocol):
 
     def settled(self, task_id: str, queue: Queue) -> None:
         """That lease is on disk now, or was rolled back."""
+        ...
+
+    def moved(self, leases: Iterable[Task]) -> None:
+        """Another process owns the instances of these leases."""
         ...
 
     def relieved(self, queue: Queue) -> Iterable[Queue]:

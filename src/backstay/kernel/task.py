@@ -66,11 +66,12 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 class Lease(Struct, frozen=True, kw_only=True, gc=False):
     """The right to work on a task. `until` None: as long as this engine lives. `call` is the id of the poll that got
-    it."""
+    it, `node` the process that gives it, if several share the limits of its queue."""
 
     owner: str
     until: Micros | None = None
     call: str | None = None
+    node: int | None = None
 
 
 class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -90,6 +91,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     leased_at: Micros | None = None
     until: Micros | None = None
     call: str | None = None
+    node: int | None = None
     seen: int | None = None  # history sequence the leased workflow task works from
     # A workflow task for one event sees history up to that event.
     history_limit: int | None = field(default=None, name="upto")

@@ -263,6 +263,7 @@ class Turn:
                 leased_at=self.now,
                 until=lease.until,
                 call=lease.call,
+                node=lease.node,
                 seen=(self.run.length if task.history_limit is None else task.history_limit)
                 if task.kind == "workflow"
                 else None,
@@ -279,7 +280,17 @@ class Turn:
     def release_lease(self, task: Task) -> Task:
         """End the lease of a task: the same task is offered again, as its next attempt."""
         return self.put_task(
-            replace(task, state="ready", owner=None, leased_at=None, until=None, call=None, seen=None, block=None)
+            replace(
+                task,
+                state="ready",
+                owner=None,
+                leased_at=None,
+                until=None,
+                call=None,
+                node=None,
+                seen=None,
+                block=None,
+            )
         )
 
     def command(

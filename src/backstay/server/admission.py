@@ -2,33 +2,45 @@
 
 A full queue delays tasks and loses none. The limits of a queue are looked up in `task_queue_admission_overrides` under
 `namespace:queue`, `namespace:*`, `queue` and `*`, in this order, and then in the settings for all queues.
+
+Several processes at one database keep to the limits together: each leases within its shares (`budget_shares.py`). The process of
+a file counts alone.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
 
 from msgspec import Struct
 
 from backstay.engine.engine import Engine
-from backstay.engine.leases import Queue
+from backstay.engine.leases import Queue, queue_of
+from backstay.engine.node import Node
+from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views.facts import ReachedLimit
 from backstay.server.answers.queues import AdmissionAnswer, BudgetAnswer
+from backstay.server.budget_shares import MINUTE, BudgetShares, LimitScope
 from backstay.server.settings import Override, QueueOverride, Settings
+from backstay.store import Unavailable
 
-MINUTE = 60 * SECOND
-
-Scope = tuple[str, str, str]  # kind, what is counted ("queue", "namespace", "group"), its name
+CHECKED: Micros = SECOND  # how often leases of other processes' instances are looked up
 
 
 class DispatchBudget(Struct, frozen=True, kw_only=True):
-    """One limit: its scope, how much is used, how much is allowed (0: no limit), and the setting it comes from."""
+    """One limit: its scope, how much is used, how much is allowed (0: no limit), and the setting it comes from.
+
+    `here`: what this process uses of it; `used`: the same and what other processes hold; `share`: what this one holds, if
+    it shares the limit with others."""
 
     limit: str
+    scope: LimitScope
     allowed: int
+    here: int
     used: int
+    share: int | None = None
     source: str
 
     @property
@@ -41,6 +53,7 @@ class DispatchBudget(Struct, frozen=True, kw_only=True):
             "allowed": self.allowed or None,
             "used": self.used,
             "remaining": max(self.allowed - self.used, 0) if self.allowed else None,
+            "share": self.share,
             "source": self.source,
         }
 
@@ -51,18 +64,75 @@ class QueueAdmission:
     def __init__(self, engine: Callable[[], Engine], settings: Settings) -> None:
         self._engine_of = engine
         self._settings = settings
-        self._dispatched: dict[Scope, tuple[int, int]] = {}  # (minute, dispatches in it)
+        self._dispatched: dict[LimitScope, tuple[int, int]] = {}  # (minute, dispatches in it)
         self._promised: dict[Queue, dict[str, None]] = {}  # tasks whose leases are on their way to disk
         self._held_back: set[Queue] = set()  # until the next minute
         self.limited = _limits_anything(settings)
+        self._shares: BudgetShares | None = None
+        self._node: Node | None = None
+        self._abroad: dict[str, Task] = {}  # leases that this process has given, of instances that others own
+        self._checked: Micros = 0
+        self._outages = 0
+        self._unsure = False  # whether a lease of another process's instance was written
 
     @property
     def _engine(self) -> Engine:
         return self._engine_of()
 
+    def share_with_others(self, node: Node) -> None:
+        """Keep to the limits together with the other processes at the database."""
+        self._node = node
+        self._shares = BudgetShares(
+            node.engine.world,
+            node.store,
+            me=lambda: node.shards.me,
+            nodes=lambda: {row.id for row in node.shards.nodes.values() if row.is_alive},
+            used=self._used,
+            waiting=self._waiting,
+            check=self.check_abroad,
+            on_room=self._serve,
+        )
+        node.lifecycle.on_unavailable.append(self._on_outage)
+
+    async def leave(self) -> None:
+        """This process ends: others may use its shares."""
+        if self._shares is not None:
+            with suppress(Unavailable):  # then they find out that it is gone
+                await self._shares.leave()
+
+    def stop(self) -> None:
+        if self._shares is not None:
+            self._shares.stop()
+
+    async def refresh(self) -> None:
+        """Read what other processes hold, before it is shown."""
+        if self._shares is not None and self.limited:
+            await self._shares.refresh()
+
+    @property
+    def node(self) -> int | None:
+        return None if self._node is None else self._node.shards.me
+
+    @property
+    def shared(self) -> bool:
+        return self._shares is not None
+
     def admits(self, queue: Queue) -> bool:
         """Whether a task of this queue may be leased. False until the engine has read which tasks are leased."""
-        return self._engine.leases.read and self.refusal(queue) is None
+        shares = self._shares
+        if shares is None:
+            return self._engine.leases.read and self.refusal(queue) is None
+        known = (self._engine.leases.read or not self._engine.holder) and not self._unsure
+        having: list[LimitScope] = []
+        for budget in self.budgets(queue):
+            if budget.allowed:
+                if not known or not shares.has_room(budget.scope, budget.here):
+                    shares.want(budget.scope, budget.allowed, having)
+                    if budget.scope.per_minute:
+                        self._come_back(queue)
+                    return False
+                having.append(budget.scope)
+        return True
 
     def refusal(self, queue: Queue) -> str | None:
         """The reason why no task of this queue may be leased now, if there is one."""
@@ -100,6 +170,10 @@ class QueueAdmission:
         self._promised.setdefault(queue, {})[task_id] = None
         for scope in self._scopes(queue):
             self._dispatched[scope] = (self._minute, self._count(scope) + 1)
+        if self._shares is not None:
+            for budget in self.budgets(queue):
+                if budget.allowed:
+                    self._shares.spends(budget.scope, budget.here)
 
     def settled(self, task_id: str, queue: Queue) -> None:
         promised = self._promised.get(queue)
@@ -107,6 +181,12 @@ class QueueAdmission:
             promised.pop(task_id, None)
             if not promised:
                 del self._promised[queue]
+
+    def moved(self, leases: Iterable[Task]) -> None:
+        """Another process owns these instances. What this one has given of them counts against its shares until it is over."""
+        me = self.node
+        if me is not None:
+            self._abroad.update((task.id, task) for task in leases if task.node == me)
 
     def relieved(self, queue: Queue) -> Iterable[Queue]:
         """The queues that may lease again after a lease has ended: with a limit of the namespace, all of its queues."""
@@ -116,9 +196,24 @@ class QueueAdmission:
         return [place for place in self._engine.matching.lanes.queues() if place[:2] == (kind, namespace)]
 
     def active(self, queue: Queue) -> int:
-        """Tasks that are leased, or whose lease is being written. A task whose lease is replaced counts once."""
+        """Tasks that this process has leased, or is about to. A task whose lease is replaced counts once."""
         leases = self._engine.leases
-        return leases.count(queue) + sum(not leases.has(task_id) for task_id in self._promised.get(queue, ()))
+        coming = self._promised.get(queue, ())
+        return (
+            leases.count(queue, self.node)
+            + sum(not leases.has(task_id, self.node) for task_id in coming)
+            + self._count_abroad(lambda place: place == queue, coming)
+        )
+
+    def _count_abroad(self, wanted: Callable[[Queue], bool], coming: Container[str]) -> int:
+        """How many more this process has leased of instances that others own."""
+        if not self._abroad:
+            return 0
+        me, leases = self.node, self._engine.leases
+        return sum(
+            task.node == me and wanted(queue_of(task)) and not leases.has(task.id, me) and task.id not in coming
+            for task in self._abroad.values()
+        )
 
     def budgets(self, queue: Queue) -> list[DispatchBudget]:
         """Every limit of this queue, in the order in which they are checked."""
@@ -134,45 +229,46 @@ class QueueAdmission:
             (override.max_dispatches_per_minute, said),
             (getattr(settings, f"{kind}_task_max_dispatches_per_minute"), "settings"),
         )
+        in_namespace = getattr(settings, f"{kind}_task_max_active_leases_per_namespace")
+        rate = getattr(settings, f"{kind}_task_max_dispatches_per_minute_per_namespace")
         in_group = settings.task_queue_budget_groups.get(group or "", 0)
+        group_source = "settings" if group is None else f"{group_said}, budget group {group!r}"
         return [
-            DispatchBudget(
-                limit="max_active_leases_per_queue",
-                allowed=leases,
-                used=self.active(queue) if leases else 0,
-                source=leases_said,
+            self._budget("max_active_leases_per_queue", LimitScope(False, kind, namespace, name), leases, leases_said),
+            self._budget("max_active_leases_per_namespace", LimitScope(False, kind, namespace, None), in_namespace),
+            self._budget(
+                "max_dispatches_per_minute", LimitScope(True, kind, namespace, name), dispatches, dispatches_said
             ),
-            DispatchBudget(
-                limit="max_active_leases_per_namespace",
-                allowed=getattr(settings, f"{kind}_task_max_active_leases_per_namespace"),
-                used=self._active_in(kind, namespace),
-                source="settings",
-            ),
-            DispatchBudget(
-                limit="max_dispatches_per_minute",
-                allowed=dispatches,
-                used=self._count((kind, "queue", f"{namespace}:{name}")),
-                source=dispatches_said,
-            ),
-            DispatchBudget(
-                limit="max_dispatches_per_minute_per_namespace",
-                allowed=getattr(settings, f"{kind}_task_max_dispatches_per_minute_per_namespace"),
-                used=self._count((kind, "namespace", namespace)),
-                source="settings",
-            ),
-            DispatchBudget(
-                limit="max_dispatches_per_minute_of_budget_group",
-                allowed=in_group,
-                used=0 if group is None else self._count(("", "group", group)),
-                source=f"{group_said}, budget group {group!r}" if group is not None else "settings",
-            ),
+            self._budget("max_dispatches_per_minute_per_namespace", LimitScope(True, kind, namespace, None), rate),
+            self._budget("max_dispatches_per_minute_of_budget_group", group_of(group or ""), in_group, group_source),
         ]
 
-    def view(self, queue: Queue, slots: int) -> AdmissionAnswer:
-        """For operators: each limit, what is used of it, and whether the queue accepts."""
+    def _budget(self, limit: str, scope: LimitScope, allowed: int, source: str = "settings") -> DispatchBudget:
+        here = self._used(scope) if allowed or scope.per_minute else 0
+        shares = self._shares if allowed else None
+        return DispatchBudget(
+            limit=limit,
+            scope=scope,
+            allowed=allowed,
+            here=here,
+            used=here if shares is None else here + shares.elsewhere(scope),
+            share=None if shares is None else shares.amount(scope),
+            source=source,
+        )
+
+    def _used(self, scope: LimitScope) -> int:
+        """What this process uses of a scope."""
+        if scope.per_minute:
+            return self._count(scope)
+        if scope.queue is None:
+            return self._active_in(scope.kind, scope.namespace)
+        return self.active((scope.kind, scope.namespace, scope.queue))
+
+    def view(self, queue: Queue, slots: int, leased: int | None = None) -> AdmissionAnswer:
+        """For operators: each limit, what is used of it, and whether the queue accepts. `leased`: by all processes."""
         budgets = {budget.limit: budget for budget in self.budgets(queue)}
         refusal = self.refusal(queue)
-        active = self.active(queue)
+        active = self.active(queue) if leased is None else leased
         if refusal is not None:
             status = "throttled"
         elif not slots:
@@ -219,22 +315,87 @@ class QueueAdmission:
                 return group, f"override {key!r}"
         return None, "settings"
 
-    def _scopes(self, queue: Queue) -> Iterable[Scope]:
+    def _scopes(self, queue: Queue) -> Iterable[LimitScope]:
         kind, namespace, name = queue
-        yield kind, "queue", f"{namespace}:{name}"
-        yield kind, "namespace", namespace
+        yield LimitScope(True, kind, namespace, name)
+        yield LimitScope(True, kind, namespace, None)
         group = self._group(queue)[0]
         if group is not None:
-            yield "", "group", group  # shared by both kinds of tasks
+            yield group_of(group)
 
     def _active_in(self, kind: str, namespace: str) -> int:
         if not getattr(self._settings, f"{kind}_task_max_active_leases_per_namespace"):
             return 0
         leases = self._engine.leases
-        coming = [task_id for place, ids in self._promised.items() if place[:2] == (kind, namespace) for task_id in ids]
-        return leases.count_in(kind, namespace) + sum(not leases.has(task_id) for task_id in coming)
+        coming = {task_id for place, ids in self._promised.items() if place[:2] == (kind, namespace) for task_id in ids}
+        return (
+            leases.count_in(kind, namespace, self.node)
+            + sum(not leases.has(task_id, self.node) for task_id in coming)
+            + self._count_abroad(lambda place: place[:2] == (kind, namespace), coming)
+        )
 
-    def _count(self, scope: Scope) -> int:
+    # -- together with other processes
+
+    def _waiting(self, scope: LimitScope) -> int:
+        """How many tasks wait here for some of a scope."""
+        return sum(
+            size
+            for lane, size in self._engine.matching.lanes.sizes()
+            if (scope.kind in ("", lane.kind)) and (not scope.namespace or scope.namespace == lane.namespace)
+            if scope.queue in (None, lane.queue) or not scope.namespace
+        )
+
+    def _serve(self) -> None:
+        """There is room again: serve who waits here, steal for who is free, and tell other nodes what waits."""
+        assert self._node is not None
+        engine = self._engine
+        lanes = engine.matching.lanes
+        engine.dispatcher.serve_queues(lanes.queues())
+        if not engine.owns_all:
+            engine.world.spawn(self._steal(), "backstay-steal")
+        if lanes.on_unmatched is not None and lanes.waiting:
+            for queue in lanes.queues():
+                lanes.on_unmatched(queue)
+
+    async def _steal(self) -> None:
+        assert self._node is not None
+        with suppress(Unavailable):  # it is done each second anyway
+            await self._node.stealing.steal()
+
+    def _on_outage(self) -> None:
+        """What was on its way may be on disk. Its leases are looked up when the database is back."""
+        self._outages += 1
+        self._unsure = True
+
+    async def check_abroad(self) -> None:
+        """Find out which leases of this process have ended, of instances that others own; and, after an outage, which it has."""
+        engine = self._engine
+        if engine.down is not None:
+            raise engine.down
+        me, outages, now = self.node, self._outages, engine.world.now()
+        self._abroad = {id: task for id, task in self._abroad.items() if task.node == me}
+        stolen = [task for task in engine.leases if task.node == me and not engine.owns(task.workflow)]
+        known = [*stolen, *self._abroad.values()]
+        if not self._unsure and (not known or now - self._checked < CHECKED):
+            return
+        self._checked = now
+        others = [shard for shard, owned in enumerate(engine.owned) if not owned]
+        rows = await engine.store.leased(shards=others) if others else ()
+        found = {task.id: task for task in rows if task.node == me and task.until is not None}
+        for task in known:
+            if task.id not in found or found[task.id].attempt != task.attempt:
+                engine.leases.ended(task)
+                if self._abroad.get(task.id) is task:
+                    del self._abroad[task.id]
+        for task in found.values():
+            if not engine.leases.has(task.id, me):
+                self._abroad.setdefault(task.id, task)
+        if outages == self._outages and me == self.node:
+            self._unsure = False
+
+    # -- counting
+
+    def _count(self, scope: LimitScope) -> int:
         minute, count = self._dispatched.get(scope, (0, 0))
         return count if minute == self._minute else 0
 
@@ -256,6 +417,11 @@ class QueueAdmission:
             self._engine.dispatcher.serve_queues(queues)
 
         self._engine.world.at(begins, serve)
+
+
+def group_of(name: str) -> LimitScope:
+    """A budget group, which both kinds of tasks share."""
+    return LimitScope(True, "", "", name)
 
 
 def _first(*choices: tuple[int | None, str]) -> tuple[int, str]:

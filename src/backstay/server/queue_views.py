@@ -1,7 +1,8 @@
 """Task queues as operators see them: what waits and since when, who serves it, how fast it goes, and why it does not.
 
-What waits is counted on disk, so a server that is not the engine says the same. Rates, waits and limits are known to the
-engine's process only; elsewhere they are null.
+What waits and what is leased is counted on disk, so every server says the same. Rates and waits are known to the process that
+owns all instances only; where several share them, they are null. Limits hold over all nodes (`budget_shares.py`): `used` is
+what all of them use, or hold to use it next.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class QueueState(NamedTuple):
     def backlog(self, kind: str | None = None) -> int:
         return sum(group.tasks for group in self.waiting if kind in (None, group.kind))
 
+    def leases(self, kind: str) -> int:
+        """Tasks that remote workers hold."""
+        return sum(task.kind == kind and task.until is not None for task in self.leased)
+
     @property
     def oldest(self) -> Micros | None:
         return min((group.oldest for group in self.waiting), default=None)
@@ -68,6 +73,7 @@ class QueueViews:
     async def states(self, namespace: str) -> list[QueueState]:
         """The queues that have workers, tasks, or open runs that are pinned to a build."""
         store = self._engine.store
+        await self._admission.refresh()
         waiting: dict[str, list[WaitingGroup]] = {}
         for group in await store.waiting_tasks(namespace, self._engine.world.now()):
             waiting.setdefault(group.queue, []).append(group)
@@ -134,10 +140,10 @@ class QueueViews:
             "counted_by": "engine" if self._engine.owns_all else "disk",
             "admission": {
                 "workflow_tasks": self._limits(
-                    queue.place("workflow"), sum(one.max_concurrent_workflow_tasks for one in live)
+                    queue, "workflow", sum(one.max_concurrent_workflow_tasks for one in live)
                 ),
                 "activity_tasks": self._limits(
-                    queue.place("activity"), sum(one.max_concurrent_activity_tasks for one in live)
+                    queue, "activity", sum(one.max_concurrent_activity_tasks for one in live)
                 ),
             },
             "workers": {
@@ -188,9 +194,12 @@ class QueueViews:
         rates = self._rates.of(queue.place(kind))
         return {"count": rates.waits, "p50_ms": _milliseconds(rates.p50), "p95_ms": _milliseconds(rates.p95)}
 
-    def _limits(self, place: Queue, slots: int) -> AdmissionAnswer:
-        view = self._admission.view(place, slots)
-        return view if self._engine.owns_all else {**view, "status": "unavailable", "reason": "not_the_engine"}
+    def _limits(self, queue: QueueState, kind: str, slots: int) -> AdmissionAnswer:
+        if self._engine.owns_all:
+            return self._admission.view(queue.place(kind), slots)
+        view = self._admission.view(queue.place(kind), slots, queue.leases(kind))
+        known = not self._engine.store.exclusive
+        return view if known else {**view, "status": "unavailable", "reason": "not_the_engine"}
 
     def _poller(self, worker: RegisteredWorker) -> PollerAnswer:
         return {
@@ -206,7 +215,7 @@ class QueueViews:
 
     def throttled_because(self, queue: QueueState) -> str | None:
         """Which limit holds tasks of this queue back, and who has used it up; None if none does."""
-        if not self._engine.owns_all:
+        if not self._engine.owns_all and not self._admission.shared:
             return None
         said = [self._throttled(queue.place(kind)) for kind in KINDS]
         return " ".join(sentence for sentence in said if sentence is not None) or None
@@ -220,6 +229,8 @@ class QueueViews:
         if "budget_group" in full.limit:
             where = "its budget group"
         source = f"{full.limit}, from {full.source}"
+        if full.here < full.used:
+            return f"{full.used} of {full.allowed} {kind} tasks of {where} are with all nodes, {full.here} with this one ({source})."
         used = f"{full.used} of {full.allowed} {kind} tasks of {where}"
         if "per_minute" in full.limit:
             left = whole_span(MINUTE - self._engine.world.now() % MINUTE)

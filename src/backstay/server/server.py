@@ -189,6 +189,8 @@ class Server:
             links=self.links if is_server(path) else None,
         )
         self.engine = self.node.engine
+        if self.admission.limited and not store.exclusive:
+            self.admission.share_with_others(self.node)
         self.engine.knows_workers = self._knows_workers
         self.drains = Draining(self.node)
         self.rates = QueueRates(world.now)
@@ -231,6 +233,7 @@ class Server:
         await self.sessions.settle()
         await self.engine.drain()
         try:
+            await self.admission.leave()
             await self.node.leave()
         finally:
             await self._shut()
@@ -253,6 +256,7 @@ class Server:
     async def _shut(self) -> None:
         self.loop_watch.stop()
         self.worker_links.stop()
+        self.admission.stop()
         self._counts.stop()
         await self.workers.heartbeats.stop()
         if self._forget is not None:

@@ -107,7 +107,7 @@ SECTIONS = [
             "task_queue_admission_overrides": "limits of single queues, in place of those above",
             "task_queue_budget_groups": "dispatches per minute that several queues share, by the name of the group",
         },
-        "0 is no limit. [How to limit queues](../how-to/server.md#limit-queues-share-them-fairly).",
+        "0 is no limit. Several servers of one database keep to these limits together. [How to limit queues](../how-to/server.md#limit-queues-share-them-fairly).",
     ),
     Section(
         "Retention and export",

@@ -52,10 +52,14 @@ class QueueWaits(TypedDict):
 
 
 class BudgetAnswer(TypedDict):
+    """A limit. `used`: by all nodes together, with what the others hold to use it next. `share`: what this node holds of it, if
+    several nodes could share it."""
+
     limit: str
     allowed: int | None
     used: int
     remaining: int | None
+    share: int | None
     source: str
 
 

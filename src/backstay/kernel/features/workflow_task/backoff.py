@@ -33,6 +33,7 @@ def set_aside(turn: Turn, task: Task, block: Block, crashes: int = 0) -> None:
             leased_at=None,
             until=None,
             call=None,
+            node=None,
             seen=None,
             block=block,
             crashes=crashes,
