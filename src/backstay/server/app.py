@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
+from backstay.kernel.message import Refused
 from backstay.protocol.native.client import VERSION as OWN_VERSION
 from backstay.protocol.versions import (
     CONTROL_PLANE,
@@ -64,7 +65,24 @@ class App:
             if not has_dry_run(route):
                 raise unsupported("it is no route of operators")
             return rehearse(self.server, route, request)
-        return route.handler(self.server, request)
+        if route.changes or route.plane != "control":
+            return route.handler(self.server, request)
+        version = self.server.registries.version
+        reply = route.handler(self.server, request)
+        return self._read(route, request, reply, version) if asyncio.iscoroutine(reply) else reply
+
+    async def _read(
+        self, route: Route, request: HttpRequest, reply: Coroutine[Any, Any, Any], version: int | None
+    ) -> Any:
+        """Answer a request that changes nothing. A refusal may be of a moment before something was registered at another node."""
+        try:
+            return await reply
+        except (HttpError, Refused) as error:
+            told = to_http_error(error, f"{request.method} {request.path!r}")
+            if told.status >= 500 or not await self.server.registries.changed_since(version):
+                raise
+        again: Any = route.handler(self.server, request)
+        return await again
 
     async def record(self, route: Route, request: HttpRequest, answer: HttpResponse) -> None:
         """Keep what a request has done to the server itself, for the audit."""

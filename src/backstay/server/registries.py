@@ -1,7 +1,8 @@
 """All registries of a server, read again when another process has changed an entry.
 
-Where a database counts the changes of its registries, the count is looked at each second, and before a worker is refused for not
-being registered: it may have registered at another node a moment ago. Elsewhere they are read again after a commit of another process.
+Where a database counts the changes of its registries, the count is looked at each second, before a worker is refused for not being
+registered, and before anything that reads is refused: what it names may have been registered at another node a moment ago. Elsewhere
+they are read again after a commit of another process.
 """
 
 from __future__ import annotations
@@ -60,6 +61,17 @@ class Registries:
             if version is None or version != self._version:
                 await self.load()
                 self._on_reload()
+
+    @property
+    def version(self) -> int | None:
+        """How often entries had been changed when they were read last; None: nobody counts."""
+        return self._version
+
+    async def changed_since(self, version: int | None) -> bool:
+        """Read them again if they are no longer as they were. Whether they are not."""
+        if version is not None:
+            await self.refresh()
+        return self._version != version
 
     async def look_for_worker(self, namespace: str, worker_id: str) -> None:
         """Look again if a worker is not known: it may be known to another process."""
