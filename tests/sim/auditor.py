@@ -588,6 +588,7 @@ class Auditor:
             entry: CachedInstance, message: Message, reply: Reply, refusal: Refused | None, answer: Any = None
         ) -> None:
             key, decided_on = entry.instance.key, entry.instance.last_decision
+            reply = getattr(reply, "asked", reply)  # what is decided again was watched before
 
             def is_so() -> bool:
                 return key in rows and rows[key].last_decision == decided_on
@@ -600,6 +601,7 @@ class Auditor:
                     self.must(so, "S5 a refusal is true of the row", (entry.instance.name, refusal or answer))
                 reply(value, error)
 
+            told.asked = reply  # type: ignore[attr-defined]
             confirm(entry, message, told, refusal, answer)
 
         engine._refusals.confirm = watched  # type: ignore[method-assign]

@@ -47,15 +47,6 @@ NODE_LINK_MUTANTS = [
         often=("storm",),
     ),
     Mutant(
-        "what was told of an owner has no term",
-        "backstay.engine.peers:Peers.owner",
-        "told.term > found.term",
-        "True",
-        links=True,
-        often=("storm", "stale map"),
-        only=("storm", "stale map", "slow commit", "link late"),
-    ),
-    Mutant(
         "a wait over a link ends with its first answer",
         "backstay.engine.peers:Peers._wait",
         "_is_settled(reply) or self._left(until) == 0",

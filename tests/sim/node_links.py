@@ -201,8 +201,8 @@ class NodeNetwork:
             case Refused():
                 read = msgspec.json.decode(nodes.encode(calls.Refusal(said.reason, said.message, said.fields)))
                 said = Refused(read["reason"], read["message"], **read["fields"])
-            case RecordedAlready():
-                self.sim.violation("S6 a forwarded request is decided once", said)
+            case RecordedAlready() if not call.answer.done():
+                self.sim.violation("S6 who asks over a link is answered by the record", said)
                 return
             case _:
                 said = LinkFailed(repr(said), sent=True)

@@ -110,9 +110,10 @@ class Simulation:
         linked = "links cut" in self.kinds.chances and (has_links(seed) if links is None else links)
         self.links = NodeNetwork(self) if linked and self.files is None else None
         self.sticky = Random(f"{seed}:balancer").random() < 0.5  # everybody talks to one node, or to any one each time
-        if not self.far:
+        if not self.far and self.links is None:
             # Far away, two tries of a request may look for its record before either has left one: the database is the judge
-            # then, and the second is answered by the record of the first (see `Wire`).
+            # then, and the second is answered by the record of the first (see `Wire`). A node that stood still may carry out
+            # what its caller has given up and asked for elsewhere: the same judge refuses that.
             self.disk.twice = lambda *who: self.violation("I7 a request is decided once", who)
         self.nodes: list[Node] = []
         self.told: list[Told] = []

@@ -214,7 +214,8 @@ class Recovery:
     def _release_unheard(self, shards: Collection[int]) -> None:
         """Release the tasks whose worker does not report soon: the reply to its poll may have died with the last owner.
 
-        Workflow tasks only: they are short, and running one twice costs a replay.
+        Workflow tasks only: they are short, and running one twice costs a replay. What a worker of this process works on, it has
+        got: a shard may come back to it.
         """
         engine = self._engine
         self._abandoned -= frozenset(shards)
@@ -222,10 +223,12 @@ class Recovery:
         before = [task for task in engine.leases if task.kind == "workflow" and task.workflow & mask in shards]
 
         def release() -> None:
+            at_work = engine.held_tasks()
             for task in before:
                 held = engine.leases.get(task.routing.namespace, task.id)
                 if (
                     held is not None
+                    and task.id not in at_work
                     and engine.owns(task.workflow)
                     and (held.attempt, held.until) == (task.attempt, task.until)
                 ):

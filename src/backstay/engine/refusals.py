@@ -65,6 +65,7 @@ class Refusals:
             reply(value, refusal)
         elif entry.dead or engine.reload(key):
             submit_late(engine, key, message, reply)
-        else:  # the next commit of the instance fails by its guard, and then it is read again
+        else:  # the next commit of the instance fails by its guard, and then it is read again; code may take long until then
             world = engine.world
-            world.at(world.now() + MOMENT, partial(submit_late, engine, key, message, reply))
+            pause = MOMENT if entry.inflight else 10 * MOMENT
+            world.at(world.now() + pause, partial(submit_late, engine, key, message, reply))
