@@ -34,7 +34,9 @@ def test_nodes_of_a_database_are_shown_and_drained(place: Place, postgresql_url:
             }
             assert listed == {"active": 256, "drained": 0, "guest": 0}
             assert one.execute(nothing, "w-1") == 1, "it serves on"
-            assert "name one by its id" in mistaken(place.ask("node", "drain", node["name"], *db)), "all are this process"
+            assert "name one by its id" in mistaken(place.ask("node", "drain", node["name"], *db)), (
+                "all are this process"
+            )
             assert place.ask("node", "drain", node["id"], "--undo", *db).returncode == 0
     assert place.ask("node", "drain", "nobody", *db).returncode == 1
 

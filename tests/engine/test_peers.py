@@ -54,6 +54,9 @@ class Net:
             raise answer
         return answer
 
+    def keep(self, living: object) -> None:
+        """No link is ever given up."""
+
 
 class At:
     """A node with such links. `call` returns what other nodes have answered, or the request that is carried out here."""

@@ -13,8 +13,8 @@ from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from backstay.engine.world import Alarm, AsyncioWorld, Minted
-from backstay.kernel.values import SECOND, Ids, Micros
+from backstay.engine.world import Alarm, AsyncioWorld, Minted, MintedIds
+from backstay.kernel.values import SECOND, Micros
 
 T = TypeVar("T")
 EPOCH = 1_800_000_000 * SECOND
@@ -141,7 +141,7 @@ class VirtualWorld(AsyncioWorld):
         super().__init__(loop)
         self.looks: Micros | None = None
         self.random = random.Random(seed)
-        self.ids: Ids = Minted(self.now, self.random)
+        self.ids: MintedIds = Minted(self.now, self.random)
 
     def now(self) -> Micros:
         self._virtual.looked()

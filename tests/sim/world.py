@@ -13,8 +13,8 @@ from inspect import CORO_CREATED, getcoroutinestate
 from random import Random
 from typing import Any, TypeVar
 
-from backstay.engine.world import Alarm, Minted
-from backstay.kernel.values import SECOND, Ids, Micros
+from backstay.engine.world import Alarm, Minted, MintedIds
+from backstay.kernel.values import SECOND, Micros
 
 from .faults import Faults
 from .programs import ledger
@@ -74,7 +74,7 @@ class NodeWorld(VirtualWorld):
         super().__init__(loop, 0, EPOCH + skew)
         self.random = Random(seed)
         self.looks: Micros | None = 5 * SECOND
-        self.ids: Ids = Minted(self.now, self.random)
+        self.ids: MintedIds = Minted(self.now, self.random)
         self.tasks: list[tuple[asyncio.Task[Any], Coroutine[Any, Any, Any]]] = []
 
     def follow(self, ahead: Micros | None = None, *, at_once: bool = False) -> Micros:

@@ -40,8 +40,16 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
+class MintedIds(Ids, Protocol):
+    """Ids of a process that may take over from another one."""
+
+    def after(self, time: Micros) -> None:
+        """Mint only keys that are later than this time."""
+        ...
+
+
 class World(Protocol):
-    ids: Ids
+    ids: MintedIds
     looks: Micros | None
     """How often to call `follow`; None: this clock is never set."""
 
@@ -195,7 +203,7 @@ class AsyncioWorld:
         self._anchor = self._anchored()
         self._asleep = self._slept()
         self._long: set[LongAlarm] = set()
-        self.ids: Ids = Minted(self.now, SystemBits())
+        self.ids: MintedIds = Minted(self.now, SystemBits())
 
     def now(self) -> Micros:
         return self._steady() // 1000 + self._anchor

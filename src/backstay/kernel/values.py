@@ -91,10 +91,6 @@ class Ids(Protocol):
         """Grows with time, and ends with the partition."""
         ...
 
-    def after(self, time: Micros) -> None:
-        """Mint only keys that are later than this time."""
-        ...
-
     def serial(self) -> int:
         """Differs from every other; says nothing about time."""
         ...

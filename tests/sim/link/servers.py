@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from backstay.engine.world import Alarm, Minted
-from backstay.kernel.values import Ids
+from backstay.engine.world import Alarm, Minted, MintedIds
 from backstay.server.app import App
 from backstay.server.serve import HttpServer
 from backstay.server.server import Server
@@ -44,7 +43,7 @@ class ServerWorld(VirtualWorld):
     def __init__(self, loop: ProcessLoop, seed: str, number: int) -> None:
         super().__init__(loop, 0)  # type: ignore[arg-type]
         self.random = Random(seed)
-        self.ids: Ids = Minted(self.now, self.random)
+        self.ids: MintedIds = Minted(self.now, self.random)
 
     def later(self, seconds: float, call: Any) -> Alarm:
         return self.loop.call_later(seconds, call)
