@@ -16,14 +16,6 @@ NODE_LINK_MUTANTS = [
         often=LOSSES,
     ),
     Mutant(
-        "what is sent again counts as new",
-        "backstay.engine.peers:repeated",
-        "replace(request, fresh=False) if 'fresh' in fields else request",
-        "request",
-        links=True,
-        often=LOSSES,
-    ),
-    Mutant(
         "a lost reply is taken for done",
         "backstay.engine.peers:Peers.deliver",
         "not isinstance(answer, _Unanswered)",
