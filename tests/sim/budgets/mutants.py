@@ -82,3 +82,6 @@ MUTANTS = [
         "True",
     ),
 ]
+
+CAUGHT = {"what may have been given is used": 58, "the last minute is still there": 5}
+"""The days that broke first; the others break on the first one or soon after."""

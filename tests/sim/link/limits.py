@@ -41,14 +41,6 @@ class Limits:
                 self._rates[kind][queue] = dice.choice([0, 0, 0, 3, 10])
             self._together[kind] = dice.choice([0, 0, 1, 3])
 
-    def lift(self) -> None:
-        """Allow everything: each of several servers keeps to the limits alone."""
-        self.any = False
-        for kind in ("workflow", "activity"):
-            self._leases[kind].clear()
-            self._rates[kind].clear()
-            self._together[kind] = 0
-
     def settings(self, before: Settings) -> Settings:
         if not self.any:
             return before
@@ -82,10 +74,13 @@ class Limits:
                 self._since[kind] = now
 
     def exceeded(self) -> str | None:
-        """Of which there are more leases than may be."""
+        """Of which there are more leases than may be, at once or in a minute."""
         for (kind, queue), out in self._out.items():
             if len(out) > (self._leases[kind].get(queue) or len(out)):
                 return f"{len(out)} leases of {kind} tasks of queue {queue}"
+        for (kind, queue, _), begun in self._begun.items():
+            if begun > (self._rates[kind].get(queue) or begun):
+                return f"{begun} {kind} tasks of queue {queue} in a minute"
         for kind, most in self._together.items():
             if self._all(kind) > (most or self._all(kind)):
                 return f"{self._all(kind)} leases of {kind} tasks"

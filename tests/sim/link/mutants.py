@@ -131,8 +131,8 @@ LINK_MUTANTS = [
     Mutant(
         "leases on their way count for nothing",
         "backstay.server.admission:QueueAdmission.active",
-        "leases.count(queue) + sum(not leases.has(task_id) for task_id in self._promised.get(queue, ()))",
-        "leases.count(queue)",
+        "sum(not leases.has(task_id, self.node) for task_id in coming)",
+        "0",
         link=True,
     ),
     Mutant(
@@ -185,5 +185,19 @@ LINK_MUTANTS = [
         "pass",
         link=True,
         also=("backstay.engine.stealing:Stealing.start", "self._job.start(EVERY)", "pass"),
+    ),
+    Mutant(
+        "each server keeps to the limits alone",
+        "backstay.server.server:Server.__aenter__",
+        "self.admission.share_with_others(self.node)",
+        "pass",
+        link=True,
+    ),
+    Mutant(
+        "what was leased before a shard has moved is forgotten",
+        "backstay.engine.engine:Engine.lose",
+        "self.matching.admission.moved(given)",
+        "pass",
+        link=True,
     ),
 ]

@@ -76,8 +76,6 @@ class LinkSimulation(Simulation):
         self._names = count()
         if self.random.random() < 0.5:
             self.places = 1
-        else:
-            self.limits.lift()
         dice = Random(f"{seed}:addresses")
         self.hidden = dice.random() < 0.3  # nobody but servers reaches a server by its own name
         self.balanced = dice.random() < 0.5  # the common name leads to any server, each time to another
