@@ -11,11 +11,12 @@ FUZZ := $(VENV)/.fuzz
 DOCS := $(VENV)/.docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check docs pictures bench contract sim fuzz clean help
+.PHONY: demo test test-nodes check docs pictures bench contract sim fuzz clean help
 
 help:
 	@echo "make demo      an order survives three kill -9, with proof (about ten seconds)"
 	@echo "make test      all checks and all tests"
+	@echo "make test-nodes  the tests over HTTP and of the scenarios, with three nodes instead of one server"
 	@echo "make check     linters, formatter, types, import rules"
 	@echo "make docs      the documentation as a site, in build/site"
 	@echo "make pictures  the pictures of the operator's page in README and docs"
@@ -33,6 +34,14 @@ JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
 test: check $(BROWSER)
 	$(BIN)/pytest -n $(JOBS)
+
+# Every request goes to any of three nodes of one PostgreSQL: with links between them, without, and without sessions that show
+# who is alive.
+NODE_TESTS := tests/interop tests/remote tests/scenarios
+test-nodes: $(READY)
+	$(BIN)/pytest -n $(JOBS) --nodes 3 $(NODE_TESTS)
+	$(BIN)/pytest -n $(JOBS) --nodes 3 --links off $(NODE_TESTS)
+	$(BIN)/pytest -n $(JOBS) --nodes 3 --sessions no tests/interop tests/scenarios
 
 check: $(READY)
 	$(BIN)/ruff check .

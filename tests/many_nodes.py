@@ -2,7 +2,7 @@
 of them.
 
 `--nodes 3` puts them where a test has one server, `--links off` takes the links between them away, and `--sessions no` the
-sessions that show who is alive. A test that looks inside its server is skipped: there are several.
+sessions that show who is alive. Without links our own workers keep to one node. A test that looks inside its server is skipped: there are several.
 
 `python -m tests.many_nodes '{"store": …}'` runs them in a process of their own, with settings of a server.
 """
@@ -23,6 +23,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from backstay.protocol.native import worker as wire
 from backstay.server.app import App
 from backstay.server.serve import HttpServer, addresses_of, listen
 from backstay.server.server import Server
@@ -84,7 +85,9 @@ class ManyNodes:
     def __init__(self, settings: Settings, shape: Shape) -> None:
         self._settings = settings
         self._shape = shape
-        self._balancer = Balancer("/api/health", at_random=True)
+        # The state of a worker's link is in one node, and without links no other node can hand its requests on.
+        keeps = () if shape.links else (wire.OPEN, wire.EXCHANGE, wire.HISTORY, wire.CLOSE)
+        self._balancer = Balancer("/api/health", at_random=True, keeps=keeps)
         self._https: list[HttpServer] = []
         self.servers: list[Server] = []
 

@@ -26,8 +26,10 @@ class HangUp(Exception):
 class Balancer:
     """`path` is what nodes are asked. `losing` is the share of replies that get lost: their connection is cut instead."""
 
-    def __init__(self, path: str, seed: int = 1, *, at_random: bool = False) -> None:
+    def __init__(self, path: str, seed: int = 1, *, at_random: bool = False, keeps: tuple[str, ...] = ()) -> None:
+        """`keeps`: the paths of requests that all go to the first node."""
         self._path = path
+        self._keeps = tuple(f"POST {path} ".encode() for path in keeps)
         self._at_random = at_random
         self._random = random.Random(seed)
         self._nodes: dict[str, tuple[str, int]] = {}
@@ -86,10 +88,10 @@ class Balancer:
                     writer.transport.abort()
         return False
 
-    async def _node(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _node(self, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         for _ in range(len(self._ready)):
             self._next += self._random.randint(1, len(self._ready)) if self._at_random else 1
-            name = self._ready[self._next % len(self._ready)]
+            name = self._ready[0 if request.startswith(self._keeps) else self._next % len(self._ready)]
             try:
                 reader, writer = await asyncio.open_connection(*self._nodes[name])
             except OSError:
@@ -122,7 +124,7 @@ class Balancer:
         self, request: bytes, caller: asyncio.StreamReader, back: asyncio.StreamWriter, said: bytes
     ) -> bytes:
         try:
-            reader, node = await self._node()
+            reader, node = await self._node(request)
         except HangUp:
             back.write(b"HTTP/1.1 503 no node\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n")
             await back.drain()

@@ -13,6 +13,7 @@ from backstay.server.server import Server
 from backstay.server.settings import Settings
 
 from ..many_nodes import Chosen, ManyNodes, looks_inside, store_of
+from ..sdk.kit import eventually
 
 TOKEN = "secret"
 
@@ -68,11 +69,17 @@ class Remote(AsyncClient):
                 self.house.url, self._things, queues=self._queues, token=TOKEN, drain=0.3, **self._worker_options
             )
             await self.worker.__aenter__()
+            await eventually(self._served, "the worker has a link to every node")
         except BaseException:
             await self.house.__aexit__()
             raise
         super().__init__(self.house.url, token=TOKEN, exceptions=self.worker.registry.exceptions)
         return self
+
+    def _served(self) -> bool:
+        """Whether the worker has its links: to every node that has told it an address."""
+        served = [server for server in self.house.servers if list(server.worker_links)]
+        return len(served) == (len(self.house.servers) if Chosen.shape.links else 1)
 
     @property
     def executor(self) -> Any:
@@ -103,9 +110,8 @@ def forgetful(*things: Any, **options: Any) -> Remote:
 
 def no_threads(app: Remote) -> None:
     """From now on every thread for activities is taken: the server has nowhere to send what is scheduled."""
-    for server in app.house.servers:
-        for desk in server.worker_links:
-            desk.station.slots["activity"] = 0
+    for desk in app.house.server.worker_links:
+        desk.station.slots["activity"] = 0
 
 
 def retold(module: ModuleType) -> dict[str, Any]:

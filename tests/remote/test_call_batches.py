@@ -33,6 +33,7 @@ def _anew() -> None:
     ran.clear()
 
 
+@pytest.mark.one_server("it counts batches, and nodes send each other some, too")
 async def test_many_calls_share_few_requests_and_each_gets_its_own_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     take = call_batches.CallBatch.begin

@@ -127,6 +127,7 @@ async def lossy(*things: object) -> AsyncIterator[tuple[Lossy, AsyncClient, Asyn
         pytest.param(b'"answers":[[null,[', id="the reply to what code did ahead"),
     ],
 )
+@pytest.mark.one_server("its worker calls nodes at their own addresses, past the network of the test")
 async def test_a_reply_that_is_lost_after_its_commit(sign: bytes) -> None:
     async with lossy(steps, step) as (network, client, worker):
         network.lose(sign)
@@ -137,6 +138,7 @@ async def test_a_reply_that_is_lost_after_its_commit(sign: bytes) -> None:
 
 
 @pytest.mark.parametrize("arrives", [False, True], ids=["the report is lost", "its answer is lost"])
+@pytest.mark.one_server("its worker calls nodes at their own addresses, past the network of the test")
 async def test_a_report_stays_on_its_way_while_a_poll_is_answered(arrives: bool) -> None:
     async with lossy(steps, step, waiting) as (network, client, worker):
         assert await client.execute(steps, "warm", 1) == 1
@@ -414,6 +416,7 @@ async def test_a_server_that_answers_nonsense_is_not_hammered() -> None:
         assert pauses == [0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0, 1.0], "how long it waits if this one fails, too"
 
 
+@pytest.mark.one_server("its worker calls nodes at their own addresses, past the network of the test")
 async def test_the_answer_to_an_outcome_is_lost_while_another_one_is_running() -> None:
     async with lossy(steps, step, one_guarded, guarded) as (network, client, _):
         held = await client.start(one_guarded, "held")

@@ -45,6 +45,7 @@ async def opened(client: AsyncClient) -> AsyncHandle[int]:
         pytest.param(lambda account: account.update(Account.deposit, 5), id="whether an update would be taken"),
     ],
 )
+@pytest.mark.one_server("its worker calls nodes at their own addresses, past the network of the test")
 async def test_a_question_that_got_lost_is_asked_again(ask: Callable[[AsyncHandle[int]], Any]) -> None:
     async with (
         House() as house,
@@ -59,6 +60,7 @@ async def test_a_question_that_got_lost_is_asked_again(ask: Callable[[AsyncHandl
         assert worker.link.lost == 1, "it opened another station"
 
 
+@pytest.mark.one_server("its worker calls nodes at their own addresses, past the network of the test")
 async def test_a_question_at_a_worker_that_is_gone_is_for_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_link, "UNSEEN", SECOND // 50)
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client, Gone(house.url) as network:
@@ -91,6 +93,7 @@ async def test_a_question_that_nobody_survives_is_asked_of_a_few_workers_only(mo
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the first time", "the second time"])
+@pytest.mark.one_server("its worker calls nodes at their own addresses, past the network of the test")
 async def test_whichever_answer_comes_first_counts(first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker has been asked, loses its connection, and is asked the same once more."""
     async with (

@@ -78,6 +78,7 @@ def restore(path: Path, backup: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [embedded, served])
+@pytest.mark.one_server("it copies the file of the database")
 async def test_a_task_that_is_leased_in_a_restored_backup_is_done_again(tmp_path: Path, place: Any) -> None:
     path = tmp_path / "app.db"
     async with place(path) as app:
@@ -92,6 +93,7 @@ async def test_a_task_that_is_leased_in_a_restored_backup_is_done_again(tmp_path
 
 
 @pytest.mark.parametrize("place", [embedded, served])
+@pytest.mark.one_server("it copies the file of the database")
 async def test_a_run_that_is_open_goes_on_from_where_the_backup_has_it(tmp_path: Path, place: Any) -> None:
     path = tmp_path / "app.db"
     async with place(path) as app:

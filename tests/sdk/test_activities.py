@@ -84,6 +84,7 @@ async def test_a_call_in_a_workflow_is_a_step_and_returns_the_value() -> None:
 
 
 @pytest.mark.contract("AUTHOR-07", "ACT-21")
+@pytest.mark.one_server("three servers and a balancer in one process take too long for it")
 async def test_each_of_a_thousand_activities_runs_exactly_once() -> None:
     @workflow(type="many")
     def many(n: int) -> int:

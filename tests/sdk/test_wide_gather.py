@@ -65,6 +65,7 @@ def most_open(history: list[Recorded]) -> int:
 
 
 @pytest.mark.parametrize("limit", [None, 50])
+@pytest.mark.one_server("three servers and a balancer in one process take too long for it")
 async def test_five_thousand_members_are_no_more_than_a_run_may_have_open(limit: int | None) -> None:
     @workflow
     def fan_out() -> int:
