@@ -12,7 +12,7 @@ from .kit import Api, serving
 async def two(store: str) -> AsyncIterator[tuple[Api, Api]]:
     """Two nodes, of which the second looks for changes only when it has to."""
     async with (
-        serving(store=store, still=False) as one,
+        serving(store=store, still=False, query_timeout_seconds=0.1) as one,
         serving(store=store, still=False, query_timeout_seconds=0.1) as other,
     ):
         other.server.registries.stop()

@@ -33,6 +33,8 @@ from backstay.server.routes import ROUTES
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 
+NOBODY_KNOWS = ("query_worker_unavailable", "workflow_definition_unavailable")
+
 
 class Connection(Protocol):
     """The connection of a request, as far as the application knows it."""
@@ -79,7 +81,8 @@ class App:
             return await reply
         except (HttpError, Refused) as error:
             told = to_http_error(error, f"{request.method} {request.path!r}")
-            if told.status >= 500 or not await self.server.registries.changed_since(version):
+            is_unknown = told.status in (404, 422) or told.reason in NOBODY_KNOWS
+            if not (is_unknown and await self.server.registries.changed_since(version)):
                 raise
         again: Any = route.handler(self.server, request)
         return await again

@@ -13,6 +13,7 @@ from typing import Protocol
 from backstay.engine.node import Node
 from backstay.link.http import HttpClient, Lost, NotHttp
 from backstay.protocol.native import worker as wire
+from backstay.protocol.versions import VERSION_HEADER
 from backstay.server.http_errors import HttpError, too_many_parked
 from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
 from backstay.server.settings import Settings
@@ -22,7 +23,7 @@ from backstay.store.ownership import SILENT, NodeRow
 PATIENCE = 2.0  # seconds to connect, and of silence until the node is pinged
 ANSWER = 60.0  # seconds to wait for a reply, beside the time that a request is parked
 HANDED_ON = (
-    *("authorization", "content-type", "x-namespace", "x-backstay-protocol"),
+    *("authorization", "content-type", "x-namespace", "x-backstay-protocol", VERSION_HEADER.lower()),
     *("x-signature", "x-signature-time", "x-signature-nonce"),
 )
 _TO = wire.TO_HEADER.lower()

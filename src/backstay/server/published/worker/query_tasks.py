@@ -1,4 +1,8 @@
-"""Routes of query tasks and update validation tasks, which a worker answers from the history it is sent."""
+"""Routes of query tasks and update validation tasks, which a worker answers from the history it is sent.
+
+A question is in the memory of one node. The id of its task names that node, so that an answer which a load balancer leads to another
+one is handed on.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from backstay.protocol.versions import clamp_long_poll
 from backstay.server.auth import WORKER
 from backstay.server.http_errors import HttpError
 from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.native.node_proxy import meant, station_id
 from backstay.server.published.worker.polls import Name, PollBody, parked_wait, refuse_unless_engine
 from backstay.server.remote_queries import Kind, PendingQuery
 from backstay.server.router import Route
@@ -26,6 +31,8 @@ from backstay.server.server import Server
 Attempt = Annotated[int, Meta(ge=1)]
 QUERY = frozenset({"query"})
 VALIDATE = frozenset({"validate"})
+
+Answered = dict[str, Any] | HttpResponse
 
 # The failure that a published worker reports -> the reason that the caller gets.
 _UNKNOWN = "rejected_unknown_query"
@@ -99,10 +106,11 @@ EMPTY = {"task": None, "poll_status": "empty", "retry_after_seconds": None}
 def leased(server: Server, question: PendingQuery) -> HttpResponse:
     expires = iso(question.until)
     lease = {"leased_at": iso(server.now), "lease_expires_at": expires}
-    return HttpResponse({"task": task(question), "poll_status": "leased", "lease": lease})
+    return HttpResponse({"task": task(server, question), "poll_status": "leased", "lease": lease})
 
 
-def task(question: PendingQuery) -> dict[str, Any]:
+def task(server: Server, question: PendingQuery) -> dict[str, Any]:
+    id = station_id(server, question.id)
     inquiry = question.inquiry
     # A task records how far its code had seen history, also in a closed run.
     first, started = next((e, e.event) for e in question.history if isinstance(e.event, WorkflowStarted))
@@ -110,10 +118,10 @@ def task(question: PendingQuery) -> dict[str, Any]:
     seen = [e for e in question.history if e.context.decided_after is not None or e.sequence <= horizon]
     word = "query" if inquiry.kind == "query" else "update_validation"
     shared = {
-        "task_id": question.id,
+        "task_id": id,
         "task_type": "query" if inquiry.kind == "query" else "workflow",
         "task_kind": word,
-        f"{word}_task_id": question.id,
+        f"{word}_task_id": id,
         "namespace": inquiry.namespace,
         "workflow_id": inquiry.workflow_id,
         "run_id": inquiry.run_id,
@@ -140,62 +148,68 @@ def task(question: PendingQuery) -> dict[str, Any]:
     }
 
 
-async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def complete(server: Server, request: HttpRequest) -> Answered:
     body = request.decode(CompleteQueryBody)
     blob = payload(body.result_envelope, "result_envelope")
-    question = _held(server, request, "query", body.lease_owner, body.query_task_attempt)
-    if isinstance(question, dict):
+    question = await _held(server, request, "query", body.lease_owner, body.query_task_attempt)
+    if not isinstance(question, PendingQuery):
         return question
     server.questions.answer(question, dumps(body.result) if blob is None else blob)
-    return _closed(server, question, "completed")
+    return _closed(server, request, question, "completed")
 
 
-async def fail(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def fail(server: Server, request: HttpRequest) -> Answered:
     body = request.decode(FailQueryBody)
-    question = _held(server, request, "query", body.lease_owner, body.query_task_attempt)
-    if isinstance(question, dict):
+    question = await _held(server, request, "query", body.lease_owner, body.query_task_attempt)
+    if not isinstance(question, PendingQuery):
         return question
     reason = body.failure.reason if body.failure.reason == _UNKNOWN else "query_rejected"
     server.questions.refuse(
         question,
         Refused(reason, body.failure.message, query_name=question.inquiry.name, worker_reason=body.failure.reason),
     )
-    return _closed(server, question, "failed")
+    return _closed(server, request, question, "failed")
 
 
-async def approve(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def approve(server: Server, request: HttpRequest) -> Answered:
     body = request.decode(ValidationBody)
-    question = _held(server, request, "validate", body.lease_owner, body.update_validation_attempt)
-    if isinstance(question, dict):
+    question = await _held(server, request, "validate", body.lease_owner, body.update_validation_attempt)
+    if not isinstance(question, PendingQuery):
         return question
     server.questions.answer(question, None)
-    return _closed(server, question, "approved")
+    return _closed(server, request, question, "approved")
 
 
-async def reject(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def reject(server: Server, request: HttpRequest) -> Answered:
     body = request.decode(RejectUpdateBody)
-    question = _held(server, request, "validate", body.lease_owner, body.update_validation_attempt)
-    if isinstance(question, dict):
+    question = await _held(server, request, "validate", body.lease_owner, body.update_validation_attempt)
+    if not isinstance(question, PendingQuery):
         return question
     if body.failure.reason == "update_validation_worker_failed":
         server.questions.refuse(question, Refused("update_validation_worker_failed", body.failure.message))
     else:
         server.questions.answer(question, body.failure.message)
-    return _closed(server, question, "rejected")
+    return _closed(server, request, question, "rejected")
 
 
-def _held(server: Server, request: HttpRequest, kind: Kind, owner: str, attempt: int) -> PendingQuery | dict[str, Any]:
-    """The query that this worker answers, or the reply to one that it has answered before."""
-    id = request.params["task_id"]
+async def _held(
+    server: Server, request: HttpRequest, kind: Kind, owner: str, attempt: int
+) -> PendingQuery | dict[str, Any] | HttpResponse:
+    """The query that this worker answers, or the reply to one that it has answered before, or that another node gives."""
+    told = request.params["task_id"]
+    node = meant(server, request, told)
+    if node is not None:
+        return await server.worker_links.proxy.hand_on(request, node)
+    id = told.rpartition(".")[2]
     before = server.questions.closed(request.namespace, id, kind, owner, attempt)
     if before is not None:
-        return {"task_id": id, "outcome": before, "recorded": True, "reason": "already_recorded"}
+        return {"task_id": told, "outcome": before, "recorded": True, "reason": "already_recorded"}
     return server.questions.held(request.namespace, id, kind, owner, attempt, _refusal)
 
 
-def _closed(server: Server, question: PendingQuery, outcome: str) -> dict[str, Any]:
+def _closed(server: Server, request: HttpRequest, question: PendingQuery, outcome: str) -> dict[str, Any]:
     server.questions.remember(question, outcome)
-    return {"task_id": question.id, "outcome": outcome, "recorded": True, "reason": None}
+    return {"task_id": request.params["task_id"], "outcome": outcome, "recorded": True, "reason": None}
 
 
 def _refusal(reason: str, message: str) -> HttpError:

@@ -1,0 +1,57 @@
+"""A published worker polls for a question at one node, and its answer reaches another: a load balancer is in between."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from .kit import ME, Api, blob, until
+from .test_polls_elsewhere import two
+
+CONTRACTS = {"order": {"queries": ["total"], "updates": ["add"], "update_validators": ["add"]}}
+
+
+async def asked(at: Api, path: str, kind: str) -> tuple[asyncio.Task[httpx.Response], dict[str, Any]]:
+    """A request that needs an answer of the worker, and the task that the worker has got for it."""
+    caller = asyncio.create_task(at.control("POST", f"/workflows/o-1/{path}", {}))
+    await until(lambda: at.server.questions.waiting)
+    return caller, await at.poll(kind)
+
+
+@pytest.mark.parametrize(
+    ("verb", "said", "status", "answer"),
+    [
+        ("complete", {"result_envelope": blob(7)}, 200, {"result": 7}),
+        ("fail", {"failure": {"message": "cannot say", "reason": "query_rejected"}}, 409, {"reason": "query_rejected"}),
+    ],
+)
+async def test_a_query(postgresql_url: str, verb: str, said: Any, status: int, answer: dict[str, Any]) -> None:
+    async with two(postgresql_url) as nodes:
+        await nodes.owner.register(workflow_command_contracts=CONTRACTS)
+        await nodes.owner.start("o-1")
+        caller, task = await asked(nodes.owner, "query/total", "query")
+        body = {"lease_owner": ME, "query_task_attempt": task["query_task_attempt"], **said}
+        told = await nodes.front.worker(f"query-tasks/{task['query_task_id']}/{verb}", body)
+        assert (told.status_code, told.json()["recorded"]) == (200, True), told.text
+        found = await caller
+        assert (found.status_code, found.json()) == (status, found.json() | answer)
+        again = await nodes.front.worker(f"query-tasks/{task['query_task_id']}/{verb}", body)
+        assert again.json()["reason"] == "already_recorded"
+
+
+async def test_a_validator(postgresql_url: str) -> None:
+    async with two(postgresql_url) as nodes:
+        await nodes.owner.register(workflow_command_contracts=CONTRACTS)
+        await nodes.owner.start("o-1")
+        caller, task = await asked(nodes.owner, "update/add", "update-validation")
+        body = {
+            "lease_owner": ME,
+            "update_validation_attempt": task["update_validation_attempt"],
+            "failure": {"message": "not this one", "reason": "update_rejected"},
+        }
+        told = await nodes.front.worker(f"update-validation-tasks/{task['task_id']}/reject", body)
+        assert told.status_code == 200, told.text
+        assert "not this one" in (await caller).text
