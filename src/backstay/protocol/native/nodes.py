@@ -79,20 +79,6 @@ class AwaitEvents(ask.Request[bool], frozen=True, kw_only=True):
     wait_seconds: float
 
 
-class WorkerSaid(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker has answered: `value` to a query, `objection` of a validator."""
-
-    value: bytes | None = None
-    objection: str | None = None
-
-
-class AskWorker(ask.Request[WorkerSaid], frozen=True, kw_only=True):
-    """Let a worker of this node answer a query or run a validator, on the history of its run up to a sequence."""
-
-    inquiry: tell.Inquiry
-    upto: int
-
-
 class WaitingTasks(Struct, frozen=True, kw_only=True):
     """So many tasks of a queue wait for workers that poll."""
 
@@ -116,6 +102,20 @@ class FetchWorkflowTask(ask.PollWorkflowTask, frozen=True, kw_only=True):
 
 class FetchActivityTask(ask.PollActivityTask, frozen=True, kw_only=True):
     """The same for activities."""
+
+
+class WorkerSaid(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a worker has answered: `value` to a query, `objection` of a validator."""
+
+    value: bytes | None = None
+    objection: str | None = None
+
+
+class AskWorker(ask.Request[WorkerSaid], frozen=True, kw_only=True):
+    """Let a worker of this node answer a query or run a validator, on the history of its run up to a sequence."""
+
+    inquiry: tell.Inquiry
+    upto: int
 
 
 class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
