@@ -73,7 +73,9 @@ INQUIRY = Inquiry(
 )
 
 PINNED: list[tuple[Any, bytes]] = [
-    (worker.HeldTask("01RUN-w1", 2), b'["01RUN-w1",2]'),
+    (worker.Slots(1, 2, 3), b"[1,2,3]"),
+    (worker.WorkerNode(7, "http://n:1", 2), b'[7,"http://n:1",2]'),
+    (worker.HeldTask("01RUN-w1", 2), b'["01RUN-w1",2,0]'),
     (
         worker.OpenLink(worker_id="w", queues=["default"], workflows={"order": RecordedDefinition(fingerprint="f")}),
         b'{"worker_id":"w","queues":["default"],"workflows":{"order":{"fingerprint":"f"}}}',
@@ -93,13 +95,13 @@ PINNED: list[tuple[Any, bytes]] = [
             quiet=["TimerScheduled"],
             holding=[worker.HeldTask("01RUN-w1", 2)],
         ),
-        b'{"worker_id":"w","queues":["a","b"],"build_id":"1","sdk_version":"0.1","validators":{"order":["amend"]},"activities":["charge"],"async_activities":["charge"],"workflow_slots":1,"activity_slots":2,"async_slots":3,"quiet":["TimerScheduled"],"holding":[["01RUN-w1",2]]}',
+        b'{"worker_id":"w","queues":["a","b"],"build_id":"1","sdk_version":"0.1","validators":{"order":["amend"]},"activities":["charge"],"async_activities":["charge"],"workflow_slots":1,"activity_slots":2,"async_slots":3,"quiet":["TimerScheduled"],"holding":[["01RUN-w1",2,0]]}',
     ),
     (
         worker.Opened(
             station="s", lost=["01RUN-w1"], commands=["complete_workflow"], limits=Limits(), max_body_bytes=9
         ),
-        b'{"station":"s","lost":["01RUN-w1"],"commands":["complete_workflow"],"limits":{"payload_size":2097152,"memo_size":262144,"search_attribute_size":40960,"pending_activity_count":2000,"pending_timer_count":2000,"pending_child_count":1000,"pending_signal_count":5000,"pending_update_count":500,"command_batch_size":1000,"history_length":50000},"max_body_bytes":9}',
+        b'{"station":"s","lost":["01RUN-w1"],"commands":["complete_workflow"],"limits":{"payload_size":2097152,"memo_size":262144,"search_attribute_size":40960,"pending_activity_count":2000,"pending_timer_count":2000,"pending_child_count":1000,"pending_signal_count":5000,"pending_update_count":500,"command_batch_size":1000,"history_length":50000},"max_body_bytes":9,"node":null,"nodes":[],"database":null}',
     ),
     (worker.Closing(worker_id="w", station="s"), b'{"worker_id":"w","station":"s"}'),
     (
@@ -145,7 +147,7 @@ PINNED: list[tuple[Any, bytes]] = [
             draining=True,
             holding=[worker.HeldTask("01RUN-w1", 2)],
         ),
-        b'{"worker_id":"w","station":"s","reports":[["given_back","01RUN-w1",2]],"again":true,"draining":true,"holding":[["01RUN-w1",2]]}',
+        b'{"worker_id":"w","station":"s","reports":[["given_back","01RUN-w1",2]],"again":true,"draining":true,"holding":[["01RUN-w1",2,0]]}',
     ),
     (worker.StickyState(9, 11, 2, [EVENT]), b'[9,11,2,[[7,3,"TimerFired",12,{"sequence":1},null,99]]]'),
     (worker.Answered(), b"[null,null,null,true,false]"),

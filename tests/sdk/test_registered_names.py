@@ -379,6 +379,8 @@ def test_the_attribute_of_an_object_is_never_named_by_what_was_received() -> Non
         "sdk/replay/guard/monitor.py": "names in the author's own code",
         "sdk/replay/guard/shims.py": "a tuple of literals",
         "sdk/remote/bounds.py": "fields of a struct of ours",
+        "sdk/remote/server_links.py": "kinds of slots, which are ours",
+        "sdk/remote/slots.py": "kinds of slots, which are ours",
         "sdk/replay/source/check.py": "the entry of the author's own class",
         "sdk/replay/source/locate.py": "fields of syntax nodes",
         "sdk/replay/source/names.py": "names in the author's own source",

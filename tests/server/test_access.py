@@ -60,6 +60,8 @@ FOR_ADMINS = {
     ("POST", "/api/namespaces"),
     ("PUT", "/api/namespaces/{namespace}"),
     ("DELETE", "/api/namespaces/{namespace}"),
+    ("POST", "/api/nodes/{node}/drain"),
+    ("POST", "/api/nodes/{node}/resume"),
 }
 LOOKS_AHEAD = "/api/schedules/preview"  # a POST that changes nothing
 OF_ADMINS = ("/api/tokens", "/api/sessions")

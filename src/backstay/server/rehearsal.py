@@ -60,6 +60,7 @@ class RehearsalServer:
         self.settings = server.settings
         self.capabilities = server.capabilities
         self.draining = False
+        self.registries = server.registries  # only read again
         self.namespaces = _twin(server.namespaces, store)
         self.workers = _twin(server.workers, store)
         self.rollouts = _twin(server.rollouts, store).unheard()
