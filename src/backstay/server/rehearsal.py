@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from inspect import isawaitable
+from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -60,6 +61,7 @@ class RehearsalServer:
         self.settings = server.settings
         self.capabilities = server.capabilities
         self.draining = False
+        self.node = SimpleNamespace(shards=server.node.shards)  # for who else is alive, and nothing else
         self.registries = server.registries  # only read again
         self.namespaces = _twin(server.namespaces, store)
         self.workers = _twin(server.workers, store)
