@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from .kit import Api, serving
+from .kit import Api, serving, until
 
 
 @asynccontextmanager
@@ -16,6 +16,7 @@ async def two(store: str) -> AsyncIterator[tuple[Api, Api]]:
         serving(store=store, still=False, query_timeout_seconds=0.1) as other,
     ):
         other.server.registries.stop()
+        await until(lambda: all(api.server.node.shards.linked for api in (one, other)))
         yield one, other
 
 
@@ -37,3 +38,48 @@ async def test_a_worker_that_can_be_asked(postgresql_url: str) -> None:
         await one.register()
         asked = await other.control("POST", "/workflows/o-1/query/total", {})
         assert asked.json()["reason"] == "query_worker_timeout", "it does not poll, but there is one"
+
+
+async def test_a_token_opens_every_node_until_it_is_revoked_at_one(postgresql_url: str) -> None:
+    async with two(postgresql_url) as (one, other):
+        made = (await one.control("POST", "/tokens", {"role": "admin"})).json()
+        token, revoke = made["token"], f"/tokens/{made['token_id']}"
+        assert (await other.control("GET", "/workflows", token=token)).status_code == 200
+        assert (await one.control("DELETE", revoke)).status_code == 200
+        assert (await other.control("GET", "/workflows", token=token)).status_code == 401
+
+
+async def test_a_namespace(postgresql_url: str) -> None:
+    async with two(postgresql_url) as (one, other):
+        made = await one.control("POST", "/namespaces", {"name": "shop"})
+        assert made.status_code == 201, made.text
+        elsewhere = {"X-Namespace": "shop"}
+        started = await other.control(
+            "POST", "/workflows", {"workflow_type": "order", "workflow_id": "o-1"}, headers=elsewhere
+        )
+        assert started.status_code == 201, started.text
+
+
+async def test_the_signals_of_a_definition(postgresql_url: str) -> None:
+    async with two(postgresql_url) as (one, other):
+        contract = {"order": {"signals": ["pay"], "signal_contracts": [{"name": "pay", "parameters": []}]}}
+        registered = await one.register(workflow_command_contracts=contract)
+        assert registered.status_code in (200, 201), registered.text
+        await other.start("o-1")
+        refused = await other.control("POST", "/workflows/o-1/signal/nonsense", {})
+        assert (refused.status_code, refused.json()["reason"]) == (404, "unknown_signal"), refused.text
+
+
+async def test_a_promoted_build(postgresql_url: str) -> None:
+    async with two(postgresql_url) as (one, other):
+        await one.register(build_id="v2")
+        promoted = await one.control("POST", "/task-queues/q/build-ids/promote", {"build_id": "v2"})
+        assert promoted.status_code == 200, promoted.text
+        await other.start("o-1")
+        assert (await other.describe("o-1"))["compatibility"] == "v2"
+
+
+async def test_what_was_done_to_the_server(postgresql_url: str) -> None:
+    async with two(postgresql_url) as (one, other):
+        await one.control("POST", "/search-attributes", {"name": "stage", "type": "keyword"})
+        assert [entry.action for entry in other.server.system_actions.newest_first()] == ["search_attribute.create"]

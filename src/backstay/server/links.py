@@ -59,6 +59,8 @@ def _begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes |
         raise HttpError(421, nodes.OTHER_NODE, f"this is node {me}, and not {meant}")
     if isinstance(asked, nodes.AskWorker):
         return submit(server, verb, asked, server.asked_questions.answer)
+    if isinstance(asked, nodes.ReadRegistry):
+        return submit(server, verb, asked, server.registries.read)
     owner = None if server.node.peers is None else server.node.peers.misdirected(asked)
     if owner is not None:
         said = {"owner": owner.id, "address": owner.address, "term": owner.term}

@@ -27,8 +27,11 @@ class Namespaces:
         self.kept = StoredRegistry(store, "namespace", Namespace)
         self.default = default
 
-    async def open(self, now: Micros) -> None:
+    async def load(self) -> None:
         await self.kept.load()
+
+    async def open(self, now: Micros) -> None:
+        await self.load()
         if self.get(self.default) is None:
             await self.put(Namespace(name=self.default, created_at=now, updated_at=now))
 

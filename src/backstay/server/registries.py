@@ -1,47 +1,76 @@
 """All registries of a server, read again when another process has changed an entry.
 
-Where a database counts the changes of its registries, the count is looked at each second, before a worker is refused for not being
-registered, and before anything that reads is refused: what it names may have been registered at another node a moment ago. Elsewhere
-they are read again after a commit of another process.
+Rule: what was acknowledged at one node is known at all of them. So who has written an entry tells all nodes that it can call,
+and acknowledges it when they have read it. It does not wait long: a node that does not answer is told nothing more until it does,
+and nobody waits for it.
+
+What nobody was told of is found by looking. Where a database counts the changes of its registries, the count is looked at each
+second, and before anybody is refused because of what is not known here: a token, a namespace, a worker. Elsewhere registries are
+read again after a commit of another process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from contextlib import suppress
+from typing import Any, Protocol
 
+from backstay.engine.peers import Links
 from backstay.engine.periodic import PeriodicJob
 from backstay.engine.world import Alarm, World
+from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
+from backstay.protocol.native.nodes import LinkFailed, Misdirected, Owner, ReadRegistry
+from backstay.server.registry import StoredRegistry
 from backstay.server.workers import WorkerRegistry
 from backstay.store import Store, Unavailable
 
 EVERY = SECOND
+PATIENCE = 0.5  # seconds that a write waits for other nodes
+APART = 0.02  # seconds between two looks for what is not known, however many ask
 
 
-class Loads(Protocol):
+class ReadEntries(Protocol):
+    """Entries of one kind, and what depends on them."""
+
+    @property
+    def kept(self) -> StoredRegistry[Any]: ...
+
     async def load(self) -> None: ...
 
 
 class Registries:
-    """`on_reload` is called when they have been read again, and may be others than before."""
+    """`on_reload` is called when they have been read again, and may be others than before. `nodes`: those that can be called
+    over `links`."""
 
     def __init__(
         self,
         store: Store,
         world: World,
         workers: WorkerRegistry,
-        others: Sequence[Loads],
+        others: Sequence[ReadEntries],
         on_reload: Callable[[], None],
+        links: Callable[[], Links],
+        nodes: Callable[[], Sequence[Owner]],
     ) -> None:
         self._store = store
         self._world = world
         self._workers = workers
-        self._registries: list[Loads] = [workers, *others]
+        registries: list[ReadEntries] = [workers, *others]
+        self._registries = {registry.kept.kind: registry for registry in registries}
+        for registry in registries:
+            registry.kept.on_write = self._tell
         self._on_reload = on_reload
+        self._links = links
+        self._nodes = nodes
+        self._silent: dict[int, asyncio.Task[None]] = {}  # nodes that have not answered yet, though they had time
         self._version: int | None = None
         self._lock = asyncio.Lock()
+        self._confirming = asyncio.Lock()
+        self._asked = 0  # how often somebody was about to be refused
+        self._confirmed = 0  # how many of these have been looked after
+        self._looked = 0.0
         self._job = PeriodicJob(world, "registries", self.refresh)
         self._alarm: Alarm | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -49,7 +78,7 @@ class Registries:
     async def load(self) -> None:
         """Read every registry from disk."""
         self._version = await self._store.registry_version()  # before: what changes meanwhile is read again
-        for registry in self._registries:
+        for registry in self._registries.values():
             await registry.load()
         if self._version is not None:
             self._job.start(EVERY)
@@ -78,6 +107,55 @@ class Registries:
         if self._workers.get(namespace, worker_id) is None and self._version is not None:
             await self.refresh()
 
+    async def confirm(self) -> None:
+        """Look again, before somebody is refused because of what is not known here.
+
+        This is for callers without a credential, too: all that come within a moment share a look.
+        """
+        if self._version is None:
+            return
+        self._asked += 1
+        mine = self._asked
+        async with self._confirming:
+            if self._confirmed >= mine:
+                return
+            loop = asyncio.get_running_loop()
+            await asyncio.sleep(max(self._looked + APART - loop.time(), 0))
+            self._looked = loop.time()
+            asked = self._asked
+            await self.refresh()
+            self._confirmed = asked
+
+    # -- between nodes
+
+    async def _tell(self, kind: str) -> None:
+        """Let all nodes read entries of a kind again, since one was written here."""
+        calls: dict[asyncio.Task[None], int] = {}
+        for node in self._nodes():
+            if node.id not in self._silent:
+                call = self._world.spawn(self._tell_one(node, kind), "backstay-registries")
+                calls[call] = node.id
+        if calls:
+            _, late = await asyncio.wait(calls, timeout=PATIENCE)
+            for call in late:
+                node_id = calls[call]
+                self._silent[node_id] = call
+                call.add_done_callback(lambda _, node_id=node_id: self._silent.pop(node_id, None))
+
+    async def _tell_one(self, node: Owner, kind: str) -> None:
+        with suppress(LinkFailed, Misdirected, Refused):  # it looks by itself
+            await self._links().call(node, ReadRegistry(kind=kind))
+
+    async def read(self, told: ReadRegistry) -> None:
+        """Another node has changed an entry."""
+        registry = self._registries.get(told.kind)
+        if registry is not None:
+            await registry.load()
+            if registry is self._workers:
+                self._on_reload()
+
+    # -- commits of others
+
     def changed_elsewhere(self) -> None:
         """Another process has committed. If nobody counts changes of registries, read them again, at most once a second."""
         if self._version is None and self._alarm is None:
@@ -89,6 +167,8 @@ class Registries:
             self._alarm.cancel()
         if self._loading is not None:
             self._loading.cancel()
+        for call in list(self._silent.values()):
+            call.cancel()
 
     def _load_soon(self) -> None:
         self._alarm = None

@@ -1,9 +1,13 @@
-"""Registry entries: structs by namespace and name, in memory for reading and in the store for the next start."""
+"""Registry entries: structs by namespace and name, in memory for reading and in the store for the next start.
+
+A write is over when other processes have been told of it (`on_write`): what was acknowledged here is known there.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -12,29 +16,59 @@ from backstay.store import RegistryEntry, Store, Unavailable
 
 T = TypeVar("T")
 
+READS = 3  # of one load at most, if entries are written meanwhile
+
+
+async def tell_nobody(kind: str) -> None:
+    """Nobody else has these entries in memory."""
+
 
 class StoredRegistry(Generic[T]):
+    """`on_write` is awaited after each write, with the kind of the entries."""
+
     def __init__(self, store: Store, kind: str, shape: type[T]) -> None:
         self._store = store
-        self._kind = kind
+        self.kind = kind
+        self.on_write: Callable[[str], Awaitable[None]] = tell_nobody
         self._decode = msgspec.json.Decoder(shape).decode
         self._entries: dict[tuple[str, str], T] = {}
         self._stored: dict[tuple[str, str], bytes] = {}  # the bytes last read or written
         self.changes = 0  # how often an entry was put or removed, here or by another process
-        self._loading: list[set[tuple[str, str]]] = []  # for each load under way: the entries written meanwhile
+        self._loads = 0  # reads that have ended
+        self._written: set[tuple[str, str]] | None = None  # entries written during the load under way
+        self._turn = asyncio.Lock()  # of loads: an older one must not end after a newer one
+        self._asked = 0  # loads that were asked for
+        self._served = 0  # those of them that have been served
+
+    @property
+    def kept(self) -> StoredRegistry[T]:
+        """These entries."""
+        return self
 
     async def load(self) -> None:
         """Read all entries from disk: at the start, and when another process may have changed them.
 
-        Noted changes stay, unless their entry on disk has changed.
+        Noted changes stay, unless their entry on disk has changed. Who asks while a load waits for its turn is served by it.
         """
-        written: set[tuple[str, str]] = set()
-        self._loading.append(written)
+        self._asked += 1
+        mine = self._asked
+        async with self._turn:
+            if self._served >= mine:
+                return
+            asked = self._asked
+            for _ in range(READS):
+                if not await self._read():
+                    break
+            self._served = asked
+
+    async def _read(self) -> bool:
+        """Read all entries. True: some were written here meanwhile, and it is not known what of them is newer."""
+        written = self._written = set()
         try:
-            found = {(entry.namespace, entry.name): entry.body for entry in await self._store.kept(self._kind)}
+            found = {(entry.namespace, entry.name): entry.body for entry in await self._store.kept(self.kind)}
         finally:
-            self._loading = [other for other in self._loading if other is not written]
-        # Entries that were written while the rows were read are newer than the rows.
+            self._written = None
+        self._loads += 1
         for place in self._stored.keys() - found.keys() - written:
             self._entries.pop(place, None)
             del self._stored[place]
@@ -44,6 +78,7 @@ class StoredRegistry(Generic[T]):
                 self._stored[place] = body
                 self._entries[place] = self._decode(body)
                 self.changes += 1
+        return bool(written)
 
     def get(self, namespace: str, name: str) -> T | None:
         return self._entries.get((namespace, name))
@@ -58,32 +93,24 @@ class StoredRegistry(Generic[T]):
 
     async def put(self, namespace: str, name: str, entry: T) -> None:
         """Write an entry. Readers see it once it is on disk."""
-        body = msgspec.json.encode(entry)
-        await self._write(RegistryEntry(self._kind, namespace, name, body))
-        self._stored[namespace, name] = body
-        self._entries[namespace, name] = entry
-        self.changes += 1
+        await self._write(namespace, name, entry)
+
+    async def remove(self, namespace: str, name: str) -> T | None:
+        before = self.get(namespace, name)
+        await self._write(namespace, name, None)
+        return before
 
     async def change(self, namespace: str, name: str, entry: T | None) -> bool:
         """Write an entry, or remove it, if nobody has changed it since it was read here. False: somebody has, and it was read
         again."""
-        place = (namespace, name)
         body = None if entry is None else msgspec.json.encode(entry)
-        before = self._stored.get(place)
+        before, loads = self._stored.get((namespace, name)), self._loads
         if body is None and before is None:
             return False
-        if not await self._store.keep_if(RegistryEntry(self._kind, namespace, name, body), before):
+        if not await self._store.keep_if(RegistryEntry(self.kind, namespace, name, body), before):
             await self.load()
             return False
-        for places in self._loading:
-            places.add(place)
-        self.changes += 1
-        if entry is None or body is None:
-            self._stored.pop(place, None)
-            self._entries.pop(place, None)
-        else:
-            self._stored[place] = body
-            self._entries[place] = entry
+        await self._wrote(namespace, name, entry, body, loads)
         return True
 
     def note(self, namespace: str, name: str, entry: T) -> None:
@@ -98,20 +125,32 @@ class StoredRegistry(Generic[T]):
         else:
             self._entries[namespace, name] = self._decode(body)
 
-    async def remove(self, namespace: str, name: str) -> T | None:
-        await self._write(RegistryEntry(self._kind, namespace, name, None))
-        self._stored.pop((namespace, name), None)
-        self.changes += 1
-        return self._entries.pop((namespace, name), None)
-
-    async def _write(self, entry: RegistryEntry) -> None:
+    async def _write(self, namespace: str, name: str, entry: T | None) -> None:
+        body = None if entry is None else msgspec.json.encode(entry)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        loads = self._loads
 
         def written(error: Unavailable | None) -> None:
             if not future.done():
                 future.set_exception(error) if error is not None else future.set_result(None)
 
-        self._store.keep(entry, written)
+        self._store.keep(RegistryEntry(self.kind, namespace, name, body), written)
         await future
-        for places in self._loading:
-            places.add((entry.namespace, entry.name))
+        await self._wrote(namespace, name, entry, body, loads)
+
+    async def _wrote(self, namespace: str, name: str, entry: T | None, body: bytes | None, loads: int) -> None:
+        """An entry is on disk. `loads`: how many reads had ended when its write began."""
+        place = (namespace, name)
+        if self._written is not None:
+            self._written.add(place)
+        self.changes += 1
+        if entry is None or body is None:
+            self._stored.pop(place, None)
+            self._entries.pop(place, None)
+        else:
+            self._stored[place] = body
+            self._entries[place] = entry
+        if self._loads != loads:  # it may have read what another process wrote after this
+            with suppress(Unavailable):  # looked at again later, as all of them are
+                await self.load()
+        await self.on_write(self.kind)

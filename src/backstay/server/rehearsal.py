@@ -29,7 +29,7 @@ from backstay.server.exporting import exporting
 from backstay.server.heartbeats import Heartbeats
 from backstay.server.http_errors import HttpError, to_http_error
 from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.registry import StoredRegistry
+from backstay.server.registry import StoredRegistry, tell_nobody
 from backstay.server.router import Route
 from backstay.server.server import Server
 from backstay.server.sessions import SessionRegistry
@@ -208,6 +208,8 @@ def _twin(thing: T, store: Store) -> T:
     for name, value in vars(thing).items():
         if name == "_store":
             setattr(copied, name, store)
+        elif name == "on_write":
+            setattr(copied, name, tell_nobody)
         elif isinstance(value, dict | list | set):
             setattr(copied, name, copy(cast("object", value)))
         elif isinstance(value, StoredRegistry | Heartbeats):

@@ -28,7 +28,7 @@ class Rollouts:
     """The rollouts of all queues. `on_change` is called when workers may take other tasks than before."""
 
     def __init__(self, store: Store, on_change: Callable[[], None]) -> None:
-        self._kept = StoredRegistry(store, "rollout", Rollout)
+        self.kept = StoredRegistry(store, "rollout", Rollout)
         self._on_change = on_change
 
     def unheard(self) -> Rollouts:
@@ -38,18 +38,18 @@ class Rollouts:
 
     @property
     def changes(self) -> int:
-        return self._kept.changes
+        return self.kept.changes
 
     async def load(self) -> None:
-        await self._kept.load()
+        await self.kept.load()
         self._on_change()
 
     def get(self, namespace: str, queue: str, build_id: str | None) -> Rollout:
-        found = self._kept.get(namespace, _name(queue, build_id))
+        found = self.kept.get(namespace, _name(queue, build_id))
         return found or Rollout(queue=queue, build_id=build_id)
 
     def on(self, namespace: str, queue: str) -> list[Rollout]:
-        return [rollout for _, rollout in self._kept.of(namespace) if rollout.queue == queue]
+        return [rollout for _, rollout in self.kept.of(namespace) if rollout.queue == queue]
 
     def draining(self, namespace: str, queue: str, build_id: str | None) -> bool:
         return self.get(namespace, queue, build_id).draining
@@ -78,7 +78,7 @@ class Rollouts:
         return await self._put(namespace, replace(before, draining=False, promoted_at=now, rolled_back_at=None))
 
     async def _put(self, namespace: str, rollout: Rollout) -> Rollout:
-        await self._kept.put(namespace, _name(rollout.queue, rollout.build_id), rollout)
+        await self.kept.put(namespace, _name(rollout.queue, rollout.build_id), rollout)
         self._on_change()
         return rollout
 

@@ -141,7 +141,7 @@ class Server:
             world,
             self.workers,
             [
-                self.namespaces.kept,
+                self.namespaces,
                 self.rollouts,
                 self.sessions,
                 self.attributes,
@@ -152,6 +152,8 @@ class Server:
                 self.bulks,
             ],
             self._reloaded,
+            links=lambda: self.links,
+            nodes=lambda: [] if store.exclusive else self.node.shards.linked,
         )
         self.node_secrets = NodeSecrets(world, store)
         self.links = NodeLinks(self.node_secrets.ours, self.node_secrets.load)

@@ -53,7 +53,7 @@ class SessionRegistry:
     """Every worker session. `engine` returns the engine, which is built after this registry."""
 
     def __init__(self, store: Store, engine: Callable[[], Engine], workers: WorkerRegistry) -> None:
-        self._kept = StoredRegistry(store, "worker_session", SessionRecord)
+        self.kept = StoredRegistry(store, "worker_session", SessionRecord)
         self._engine_of = engine
         self._workers = workers
         self._writing: dict[tuple[str, str], asyncio.Task[None]] = {}  # changes of sessions on their way to disk
@@ -64,8 +64,8 @@ class SessionRegistry:
         return self._engine_of()
 
     async def load(self) -> None:
-        await self._kept.load()
-        for session in self._kept.all():
+        await self.kept.load()
+        for session in self.kept.all():
             if session.closed_at is None:
                 self._watch(session)
 
@@ -107,7 +107,7 @@ class SessionRegistry:
         if found.lease_expires_at - self._now() < half:  # written only now: a restart would take it for expired
             self._write_soon(renewed)
         else:
-            self._kept.note(namespace, session_id, renewed)
+            self.kept.note(namespace, session_id, renewed)
 
     # -- for workers
 
@@ -155,10 +155,10 @@ class SessionRegistry:
     # -- for operators
 
     def get(self, namespace: str, session_id: str) -> SessionRecord | None:
-        return self._kept.get(namespace, session_id)
+        return self.kept.get(namespace, session_id)
 
     def of(self, namespace: str) -> list[SessionRecord]:
-        return [session for _, session in self._kept.of(namespace)]
+        return [session for _, session in self.kept.of(namespace)]
 
     def status(self, session: SessionRecord) -> str:
         now = self._now()
@@ -269,7 +269,7 @@ class SessionRegistry:
     async def _owned(self, worker: RegisteredWorker, session_id: str) -> SessionRecord:
         found = self.get(worker.namespace, session_id)
         if (found is None or found.worker_id != worker.worker_id) and not self._engine.store.exclusive:
-            await self._kept.load()  # another server may have made it just now
+            await self.kept.load()  # another server may have made it just now
             found = self.get(worker.namespace, session_id)
         if found is None:
             raise _refused(404, "session_not_found", f"there is no session {session_id!r}")
@@ -333,14 +333,14 @@ class SessionRegistry:
     async def _write(self, session: SessionRecord) -> bool:
         """Write a session. False: another server has changed it, and it was read again."""
         if self._engine.store.exclusive:
-            await self._kept.put(session.namespace, session.options.session_id, session)
+            await self.kept.put(session.namespace, session.options.session_id, session)
             return True
-        return await self._kept.change(session.namespace, session.options.session_id, session)
+        return await self.kept.change(session.namespace, session.options.session_id, session)
 
     def _write_soon(self, session: SessionRecord) -> None:
         """Change the session in memory at once and write it later. The next activity repeats a write that is lost."""
         place = (session.namespace, session.options.session_id)
-        self._kept.note(*place, session)
+        self.kept.note(*place, session)
         before = self._writing.get(place)
 
         async def write() -> None:
@@ -351,7 +351,7 @@ class SessionRegistry:
             except Unavailable as error:
                 log.warning("session %s could not be written: %s", session.options.session_id, error)
                 if not self._engine.store.exclusive:
-                    self._kept.undo(*place)
+                    self.kept.undo(*place)
 
         task = self._writing[place] = self._engine.world.spawn(write(), "backstay-session")
         task.add_done_callback(lambda done: self._written(place, done))

@@ -88,7 +88,7 @@ class RegisteredWorker(Struct, frozen=True, kw_only=True):
 
 class WorkerRegistry:
     def __init__(self, store: Store, world: World, stale_after_seconds: int, forgotten_after_seconds: int) -> None:
-        self._kept = StoredRegistry(store, "worker", RegisteredWorker)
+        self.kept = StoredRegistry(store, "worker", RegisteredWorker)
         self.heartbeats = Heartbeats(store, world, stale_after_seconds * SECOND)
         self._now = world.now
         self._began = world.now()
@@ -97,11 +97,11 @@ class WorkerRegistry:
 
     @property
     def changes(self) -> int:
-        return self._kept.changes
+        return self.kept.changes
 
     async def load(self) -> None:
         await self.heartbeats.load()
-        await self._kept.load()
+        await self.kept.load()
 
     async def register(self, worker: RegisteredWorker) -> None:
         if self.get(worker.namespace, worker.worker_id) is None and len(self.of(worker.namespace)) >= MOST:
@@ -113,7 +113,7 @@ class WorkerRegistry:
                 retryable=True,
                 retry_after_seconds=60,
             )
-        await self._kept.put(worker.namespace, worker.worker_id, worker)
+        await self.kept.put(worker.namespace, worker.worker_id, worker)
         self.heard(worker)
 
     async def forget(self) -> None:
@@ -127,12 +127,12 @@ class WorkerRegistry:
                 since = max(self.last_heard(worker), self._began)
                 long_ago = self._now() - since > self._forgotten_after
                 gone = (long_ago or place >= STALE_KEPT) and self.stale(worker)  # it may have come back meanwhile,
-                if gone and await self._kept.change(worker.namespace, worker.worker_id, None):  # at another server, too
+                if gone and await self.kept.change(worker.namespace, worker.worker_id, None):  # at another server, too
                     await self.heartbeats.forget(worker.namespace, worker.worker_id)
 
     async def remove(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
         await self.heartbeats.forget(namespace, worker_id)
-        return await self._kept.remove(namespace, worker_id)
+        return await self.kept.remove(namespace, worker_id)
 
     def snapshot(self) -> dict[tuple[str, str], frozenset[tuple[str, str]]]:
         """Which workers there are, each with the fingerprints of its definitions."""
@@ -143,20 +143,20 @@ class WorkerRegistry:
 
     def update(self, worker: RegisteredWorker) -> None:
         """Take over the details of a heartbeat. They are shown, but not stored."""
-        self._kept.note(worker.namespace, worker.worker_id, worker)
+        self.kept.note(worker.namespace, worker.worker_id, worker)
         self.heard(worker)
 
     def heard(self, worker: RegisteredWorker) -> None:
         self.heartbeats.note(worker.namespace, worker.worker_id)
 
     def get(self, namespace: str, worker_id: str) -> RegisteredWorker | None:
-        return self._kept.get(namespace, worker_id)
+        return self.kept.get(namespace, worker_id)
 
     def of(self, namespace: str) -> list[RegisteredWorker]:
-        return [worker for _, worker in self._kept.of(namespace)]
+        return [worker for _, worker in self.kept.of(namespace)]
 
     def everybody(self) -> list[RegisteredWorker]:
-        return self._kept.all()
+        return self.kept.all()
 
     def on(self, namespace: str, queue: str) -> list[RegisteredWorker]:
         return [worker for worker in self.of(namespace) if queue in worker.queues]

@@ -118,6 +118,12 @@ class AskWorker(ask.Request[WorkerSaid], frozen=True, kw_only=True):
     upto: int
 
 
+class ReadRegistry(ask.Request[None], frozen=True, kw_only=True):
+    """Read the entries of this kind again: the node that tells it has changed one. Answered when they have been read."""
+
+    kind: str
+
+
 class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
     """Take a stored send. Its row is deleted with the commit of the receiver, so it may be delivered twice."""
 
@@ -202,6 +208,7 @@ _OF_WORKERS: dict[type[ask.Request[Any]], Any] = {
     FetchActivityTask: ActivityAssignment | None,
     DeliverSend: None,
     AskWorker: WorkerSaid,
+    ReadRegistry: None,
 }
 _complete = calls.verb(_CompleteTask, TaskReply)
 _ALL: dict[type[ask.Request[Any]], calls.Verb] = {
