@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+
+from backstay.server.registries import PATIENCE
+from backstay.server.registry import tell_nobody
+from backstay.server.server import Server
+from backstay.server.settings import Settings
 
 from .kit import Api, serving, until
 
@@ -83,3 +89,56 @@ async def test_what_was_done_to_the_server(postgresql_url: str) -> None:
     async with two(postgresql_url) as (one, other):
         await one.control("POST", "/search-attributes", {"name": "stage", "type": "keyword"})
         assert [entry.action for entry in other.server.system_actions.newest_first()] == ["search_attribute.create"]
+
+
+async def test_a_token_and_a_namespace_that_nobody_was_told_of(postgresql_url: str) -> None:
+    async with two(postgresql_url) as (one, other):
+        for registry in (one.server.tokens.kept, one.server.namespaces.kept):
+            registry.on_write = tell_nobody
+        token = (await one.control("POST", "/tokens", {"role": "admin"})).json()["token"]
+        body = {"workflow_type": "order", "workflow_id": "o-1", "task_queue": "q"}
+        assert (await other.control("POST", "/workflows", body, token=token)).status_code == 201
+        await one.control("POST", "/namespaces", {"name": "shop"})
+        elsewhere = {"X-Namespace": "shop"}
+        started = await other.control("POST", "/workflows", body, headers=elsewhere)
+        assert started.status_code == 201, started.text
+        token = (await one.control("POST", "/tokens", {"role": "viewer"})).json()["token"]
+        signed_in = await other.control("POST", "/session", {"token": token})
+        assert signed_in.status_code == 201, signed_in.text
+        assert (await other.control("GET", "/workflows", token="wrong")).status_code == 401
+        nowhere = await other.control("GET", "/workflows", headers={"X-Namespace": "nowhere"})
+        assert nowhere.json()["reason"] == "namespace_not_found"
+
+
+async def test_a_caller_who_hangs_up_while_his_token_is_looked_for(postgresql_url: str) -> None:
+    async with two(postgresql_url) as (_, other):
+        host, port = other.http.base_url.host, other.http.base_url.port
+        for _ in range(3):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.write(b"GET /api/workflows HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer wrong\r\n\r\n" * 3)
+            await writer.drain()
+            writer.transport.abort()
+            await writer.wait_closed()
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /api/workflows HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer wrong\r\n\r\n" * 3)
+        writer.write(b"GET /api/health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        said = await reader.read()
+        writer.close()
+        assert (said.count(b"HTTP/1.1 401"), said.count(b"HTTP/1.1 200")) == (3, 1), "in their order"
+
+
+async def test_a_node_that_does_not_answer_holds_nobody_for_long(postgresql_url: str) -> None:
+    accepted: list[asyncio.StreamWriter] = []
+    silent = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+    settings = Settings(store=postgresql_url, token="secret", host="127.0.0.1")
+    async with silent, serving(store=postgresql_url, still=False) as one, Server(settings, address=url):
+        await until(lambda: len(one.server.node.shards.linked) == 1)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for name in ("shop", "desk", "yard"):
+            assert (await one.control("POST", "/namespaces", {"name": name})).status_code == 201
+        assert accepted, "it was told"
+        assert loop.time() - began < 2 * PATIENCE + 0.4, "once: nobody waits for it again before it has answered"
+        for writer in accepted:
+            writer.close()

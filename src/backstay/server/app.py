@@ -33,6 +33,7 @@ from backstay.server.routes import ROUTES
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 
+UNKNOWN = ("unauthorized", "session_ended", "namespace_not_found")
 NOBODY_KNOWS = ("query_worker_unavailable", "workflow_definition_unavailable")
 
 
@@ -103,6 +104,14 @@ class App:
         by_cookie = "cookie" in request.headers and "x-signature" not in request.headers
         if self.server.signatures is None or by_cookie or route.plane == "node":
             self.authenticate(route, request, connection)
+
+    def may_be_known(self, request: ParsedRequest, error: Exception) -> bool:
+        """Whether a request is refused because of what is not known here, and may be known in the database."""
+        if request.confirmed or not isinstance(error, HttpError) or error.reason not in UNKNOWN:
+            return False
+        tells = "authorization" in request.headers or "cookie" in request.headers or error.status == 404
+        counted = self.server.registries.version is not None
+        return tells and counted and self.server.signatures is None  # a signature is valid once
 
     def check(self, route: Route, request: ParsedRequest, connection: Connection) -> None:
         """Check signature, content type, version and namespace once the body has been received."""

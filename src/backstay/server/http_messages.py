@@ -123,7 +123,16 @@ class HttpRequest:
 class ParsedRequest(HttpRequest):
     """A request whose head has been parsed; its body follows."""
 
-    __slots__ = ("complete", "expects_continue", "head_text", "http_1_0", "keep_alive", "target", "too_large")
+    __slots__ = (
+        "complete",
+        "confirmed",
+        "expects_continue",
+        "head_text",
+        "http_1_0",
+        "keep_alive",
+        "target",
+        "too_large",
+    )
 
     def __init__(self, method: str, url: bytes, headers: Mapping[str, str]) -> None:
         try:
@@ -140,6 +149,7 @@ class ParsedRequest(HttpRequest):
         self.http_1_0 = False
         self.expects_continue = False  # the client sends its body after a 100 Continue
         self.head_text: bytes | None = None  # by which the head may be remembered
+        self.confirmed = False  # the registries were looked at again for it
 
 
 def decode_body(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:

@@ -314,8 +314,24 @@ class HttpProtocol(asyncio.Protocol):
                 self._remember(request.head_text, route, request)
             self._begin(route, request)
         except Exception as error:
-            self._reply(error_response(request, error))
+            if self._app.may_be_known(request, error):
+                self._running = True
+                self._app.run(self._look_again(request, error))
+            else:
+                self._reply(error_response(request, error))
         return True
+
+    async def _look_again(self, request: ParsedRequest, refusal: Exception) -> None:
+        """Check a request once more from the start, after a look at what other processes have registered."""
+        request.confirmed = True
+        try:
+            await self._app.server.registries.confirm()
+        except Exception:  # the database does not answer
+            self._reply(error_response(request, refusal))
+        else:
+            self._running = False
+            self._route = None
+        self._proceed()
 
     def _has_body(self, route: Route, request: ParsedRequest) -> bool:
         """Whether the whole body has been received. One that is too large is refused as soon as that is known."""

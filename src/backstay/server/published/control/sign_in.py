@@ -40,6 +40,9 @@ async def sign_in(server: Server, request: HttpRequest) -> HttpResponse:
     server.wrong_tokens.check(request.address)
     found = server.authenticator.of_token(body.token.strip())
     if found is None:
+        await server.registries.confirm()  # it may have been made by another process a moment ago
+        found = server.authenticator.of_token(body.token.strip())
+    if found is None:
         server.wrong_tokens.add(request.address)
         raise HttpError(401, "wrong_token", "this is no token of this server", remediation=_how_to(server))
     caller = found.caller
