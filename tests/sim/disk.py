@@ -275,7 +275,7 @@ class MemoryStore(OwnershipStore, ViewStore):
 
     def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         place = (entry.kind, entry.namespace, entry.name)
-        self.disk.registry_version += 1
+        self.disk.registry_version += entry.counted
         if entry.body is None:
             self.disk.registry.pop(place, None)
         else:

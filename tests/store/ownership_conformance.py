@@ -117,6 +117,10 @@ class OfShards:
         assert await keep(store, RegistryEntry("worker", "default", "w", None)) is None
         removed = await store.registry_version()
         assert len({before, kept, removed}) == (1 if self.exclusive else 3)
+        uncounted = RegistryEntry("heartbeat", "default", "w", b"1", counted=False)
+        assert await keep(store, uncounted) is None
+        assert await store.keep_if(uncounted._replace(body=b"2"), b"1")
+        assert await store.registry_version() == removed
         assert (before is None) == self.exclusive
 
     async def test_an_entry_of_the_registry_is_written_only_if_it_is_as_was_read(self, database: Database) -> None:

@@ -92,7 +92,7 @@ class Certificate:
                 written.set_exception(error) if error is not None else written.set_result(None)
 
         body = msgspec.json.encode(replace(proof, stranded=proof.stranded[:TOLD]))
-        self._engine.store.keep(RegistryEntry(KIND, "", "", body), done)
+        self._engine.store.keep(RegistryEntry(KIND, "", "", body, counted=False), done)
         await written
 
     def stop(self) -> None:

@@ -83,5 +83,5 @@ async def wish(world: World, store: Store, node: int, draining: bool) -> None:
         if not written.done():
             written.set_exception(error) if error is not None else written.set_result(None)
 
-    store.keep(RegistryEntry(KIND, "", str(node), body), done)
+    store.keep(RegistryEntry(KIND, "", str(node), body, counted=False), done)
     await written

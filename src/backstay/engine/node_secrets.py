@@ -56,7 +56,7 @@ class NodeSecrets:
                 written.set_exception(error) if error is not None else written.set_result(None)
 
         body = msgspec.json.encode(token_urlsafe(32))
-        self._store.keep(RegistryEntry(KIND, "", self._world.ids.ulid(), body), done)
+        self._store.keep(RegistryEntry(KIND, "", self._world.ids.ulid(), body, counted=False), done)
         await written
 
     def accepts(self, given: str) -> bool:

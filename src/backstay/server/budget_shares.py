@@ -401,7 +401,7 @@ class BudgetShares:
         new = BudgetEntry(stamp=self._world.ids.ulid(), minute=entry.minute, held=held, asking=asking)
         written = msgspec.json.encode(new) if held or asking else None
         unsure, share.unsure = share.unsure, True
-        done = await self._store.keep_if(RegistryEntry(KIND, scope.namespace, scope.name, written), body)
+        done = await self._store.keep_if(RegistryEntry(KIND, scope.namespace, scope.name, written, counted=False), body)
         share.unsure = unsure and not done
         if done and share.minute == entry.minute:
             share.amount = held.get(self._me, 0)

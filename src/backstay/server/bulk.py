@@ -79,7 +79,7 @@ class BulkOperations:
         self.resume()
         for old in [bulk for bulk in self.of(bulk.namespace) if not bulk.is_open][KEPT:]:
             for number in range(old.pages):
-                await self._write(RegistryEntry(_kind(old, number), old.namespace, "", None))
+                await self._write(RegistryEntry(_kind(old, number), old.namespace, "", None, counted=False))
             await self.kept.remove(old.namespace, old.id)
 
     async def stop_one(self, bulk: BulkOperation) -> BulkOperation:
@@ -250,7 +250,8 @@ class BulkOperations:
         self._told(bulk.namespace, bulk.id, told)
 
     async def _keep_page(self, bulk: BulkOperation, number: int, page: BulkPage) -> None:
-        await self._write(RegistryEntry(_kind(bulk, number), bulk.namespace, "", msgspec.json.encode(page)))
+        body = msgspec.json.encode(page)
+        await self._write(RegistryEntry(_kind(bulk, number), bulk.namespace, "", body, counted=False))
 
     async def _write(self, entry: RegistryEntry) -> None:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -45,6 +45,11 @@ class Heartbeats:
         self._alarm: Alarm | None = None
         self._writing: asyncio.Task[None] | None = None
 
+    @property
+    def every(self) -> Micros:
+        """How often they are written."""
+        return min(EVERY, self._lasts // 4)
+
     async def load(self) -> None:
         """Read what is on disk. Another server may have heard of a worker later than this one."""
         for entry in await self._store.kept(KIND):
@@ -57,7 +62,7 @@ class Heartbeats:
         self._heard[namespace, worker_id] = self._world.now()
         self._unwritten.add((namespace, worker_id))
         if self._alarm is None:
-            self._alarm = self._world.at(self._world.now() + min(EVERY, self._lasts // 4), self._ring)
+            self._alarm = self._world.at(self._world.now() + self.every, self._ring)
 
     def last(self, namespace: str, worker_id: str) -> Micros | None:
         return self._heard.get((namespace, worker_id))
@@ -65,7 +70,7 @@ class Heartbeats:
     async def forget(self, namespace: str, worker_id: str) -> None:
         self._unwritten.discard((namespace, worker_id))
         if self._heard.pop((namespace, worker_id), None) is not None:
-            await self._write([RegistryEntry(KIND, namespace, worker_id, None)])
+            await self._write([RegistryEntry(KIND, namespace, worker_id, None, counted=False)])
 
     async def flush(self) -> None:
         """Write every heartbeat that is not on disk yet, in one transaction."""
@@ -76,7 +81,7 @@ class Heartbeats:
             return
         places, self._unwritten = self._unwritten, set()
         try:
-            await self._write([RegistryEntry(KIND, *place, self._body(self._heard[place])) for place in sorted(places)])
+            await self._write([self._entry(place) for place in sorted(places)])
         except BaseException:
             self._unwritten |= {place for place in places if place in self._heard}
             raise
@@ -87,8 +92,10 @@ class Heartbeats:
             await self._writing
         await self._flush_or_wait()
 
-    def _body(self, recorded: Micros) -> bytes:
-        return msgspec.json.encode(StoredHeartbeat(recorded, recorded + self._lasts))
+    def _entry(self, place: Place) -> RegistryEntry:
+        recorded = self._heard[place]
+        body = msgspec.json.encode(StoredHeartbeat(recorded, recorded + self._lasts))
+        return RegistryEntry(KIND, *place, body, counted=False)
 
     def _ring(self) -> None:
         self._alarm = None

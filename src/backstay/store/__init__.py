@@ -159,12 +159,16 @@ class LoggedCommand(NamedTuple):
 
 
 class RegistryEntry(NamedTuple):
-    """One entry of the registry: what a server keeps beside workflows. `body` None removes it."""
+    """One entry of the registry: what a server keeps beside workflows. `body` None removes it.
+
+    `counted` False: its change does not move `registry_version`, since nobody has such entries in memory.
+    """
 
     kind: str
     namespace: str
     name: str
     body: bytes | None
+    counted: bool = True
 
 
 class StatusCount(NamedTuple):
@@ -458,7 +462,7 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
     def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]: ...
 
     def registry_version(self) -> Awaitable[int | None]:
-        """A number that changes with every entry that is kept or removed; None: unknown, so `changed` must be asked."""
+        """A number that changes with every counted entry that is kept or removed; None: unknown, so `changed` must be asked."""
         ...
 
     def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:

@@ -45,9 +45,9 @@ class _Place(msgspec.Struct):
 _place = msgspec.json.Decoder(_Place).decode
 
 
-def guarded_keep(entry: tuple[str, str, str, bytes | None], before: bytes | None) -> tuple[str, tuple[Any, ...]]:
+def guarded_keep(entry: tuple[str, str, str, bytes | None, bool], before: bytes | None) -> tuple[str, tuple[Any, ...]]:
     """The statement that writes an entry of the registry if its body is `before`, and its values."""
-    *place, body = entry
+    *place, body, _ = entry
     assert body is not None or before is not None, "there is nothing to write"
     if before is None:
         return "keep_new", (*place, body)

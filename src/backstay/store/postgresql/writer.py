@@ -323,12 +323,13 @@ class PostgresqlWriter:
                 raise unavailable(self._place.shown, error) from error
 
     async def keep(self, entries: Sequence[RegistryEntry]) -> None:
-        gone = [(kind, namespace, name) for kind, namespace, name, body in entries if body is None]
-        kept = [entry for entry in entries if entry.body is not None]
+        gone = [(kind, namespace, name) for kind, namespace, name, body, _ in entries if body is None]
+        kept = [entry[:4] for entry in entries if entry.body is not None]
 
         async def write(session: DriverConnection) -> None:
             async with session.transaction():
-                await session.execute(self._sql["move_registry"])
+                if any(entry.counted for entry in entries):
+                    await session.execute(self._sql["move_registry"])
                 await session.executemany(self._sql["forget"], gone)
                 await session.executemany(self._sql["keep"], kept)
 
@@ -340,7 +341,8 @@ class PostgresqlWriter:
         async def write(session: DriverConnection) -> bool:
             async with session.transaction():
                 # First, as `keep` does: so two never wait for each other in a circle.
-                await session.execute(self._sql["move_registry"])
+                if entry.counted:
+                    await session.execute(self._sql["move_registry"])
                 return bool(await session.fetch(self._sql[name], *values))
 
         return await self.do(write)

@@ -175,8 +175,8 @@ class SqliteWriter:
         connection = self.connection
         if connection is None:
             return unavailable(self.path, sqlite3.OperationalError("the database is closed"))
-        gone = [(kind, namespace, name) for kind, namespace, name, body in entries if body is None]
-        kept = [entry for entry in entries if entry.body is not None]
+        gone = [(kind, namespace, name) for kind, namespace, name, body, _ in entries if body is None]
+        kept = [entry[:4] for entry in entries if entry.body is not None]
         try:
             connection.execute("begin immediate")
             connection.executemany(self._sql["forget"], gone)
