@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -325,5 +326,39 @@ def test_a_waiter_in_the_next_engine_gets_results_that_the_engine_before_committ
             await first.close()
             assert await waiting == "gone"
             assert second.is_engine
+
+    asyncio.run(story())
+
+
+def test_waiters_of_owned_instances_are_looked_at_after_a_notice_and_whenever_something_may_have_gone_by_unheard() -> (
+    None
+):
+    async def story() -> None:
+        async with AsyncBackstay(":memory:", []) as app:
+            decisions = count(1)
+            asked: list[set[int]] = []
+
+            def moved(seen: Mapping[int, int | None]) -> Ready[dict[int, int | None]]:
+                asked.append(set(seen))
+                return Ready({key: next(decisions) for key in seen})
+
+            async def look() -> str | None:
+                return None
+
+            waiters = Waiters(app.engine.world, moved, lambda key: key < 3)
+            for key in range(5):
+                waiters.add(key, "news", Waiter(str, look, app.engine.world.future()))
+
+            async def check(begin: Callable[[], None]) -> set[int]:
+                begin()
+                await eventually(lambda: not waiters._checking)
+                return asked.pop()
+
+            assert await check(waiters.check_all) == {0, 1, 2, 3, 4}, "at first nothing is known"
+            assert await check(waiters.check_all) == {3, 4}
+            waiters.note([1])
+            assert await check(waiters.check_all) == {1, 3, 4}
+            assert await check(waiters.check_owned) == {0, 1, 2, 3, 4}
+            assert await check(waiters.check_all) == {3, 4}
 
     asyncio.run(story())

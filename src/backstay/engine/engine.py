@@ -106,7 +106,7 @@ class Engine:
         self._due = [Due()] * store.shards
         self.idle = False  # the sweep found nothing to do, and nothing was committed since
         self.deployed: dict[str, str | None] = {}  # the fingerprint of each workflow type's definition, as of now
-        self.waiters = Waiters(world, store.moved)
+        self.waiters = Waiters(world, store.moved, self.owns)
         self._uncommitted = Uncommitted()
         self.lookup = InstanceLookup(self)
         self.loading = Loading(self, world, store, machine, self.cache, self.timers)
@@ -428,6 +428,9 @@ class Engine:
             self.rollback.go_down(batch, applied.down)
             return
         if applied.stale or applied.failed:
+            # Another process has changed these instances: who has begun to wait for one believed what was in memory.
+            self.waiters.note(batch[position].entry.instance.key for position in applied.stale)
+            self.waiters.check_all()
             batch = self.rollback.split_batch(batch, applied)
         try:
             self.counters.committed(batch, took)
@@ -534,6 +537,7 @@ class Engine:
         """The database works again: decide the deferred reports."""
         self.down = None
         self.rollback.submit_deferred()
+        self.waiters.check_owned()  # a commit that seemed to fail may be on disk
 
     async def drain(self) -> None:
         """Let every decision that was made reach the disk, and those that are made meanwhile."""
@@ -588,6 +592,7 @@ class Engine:
                 self.reconcile(entry.instance.key)
         self.leases.read = False
         self.loading.outdate()
+        self.waiters.check_owned()
 
     def lose(self, shards: Collection[int]) -> None:
         """Another process owns these shards: drop their timers, lanes, leases, and all instances at rest.
@@ -613,6 +618,7 @@ class Engine:
             if entry.inflight == 0 and not entry.code_is_busy:
                 self.discard_cached(entry)
         self.loading.outdate()
+        self.waiters.check_all()
 
     def _in_memory(self, shards: Collection[int]) -> list[CachedInstance]:
         return [entry for entry in self.cache if entry.instance.key & self._mask in shards]

@@ -69,6 +69,7 @@ class Notices:
         """Reconcile every instance that another process has changed; True if there was one."""
         engine = self._engine
         keys = await engine.store.notices(shards=engine.shards())
+        engine.waiters.note(keys)
         for key in keys:
             entry = engine.cache.get(key)
             if entry is not None and entry.inflight == 0 and not entry.code_is_busy:
@@ -85,4 +86,5 @@ class Notices:
             return
         taken = engine.holder and await self._take()
         if taken or not engine.owns_all:  # of the shards of others nobody leaves a notice here
+            engine.waiters.check_owned()
             call_all(self._lifecycle.on_foreign_commit)

@@ -1,13 +1,14 @@
 """Waiters: callers that wait for news of an instance, such as its end or the end of one of its updates.
 
 A caller waits under a topic of an instance. This engine's own commits notify it directly. After a commit of another process
-the database is asked once which of all these instances have changed, and checked for the waiters of those.
+the database is asked once which of these instances have changed, and checked for the waiters of those. Instances that this
+process owns are left out until another process leaves a notice of one: nobody else changes them without a word.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,17 +43,23 @@ class Waiter(Struct, eq=False):
 
 
 class Waiters:
-    """`moved` is that of the store."""
+    """`moved` is that of the store. `owns`: whether this process owns the instance of a key."""
 
     def __init__(
-        self, world: World, moved: Callable[[Mapping[int, int | None]], Awaitable[dict[int, int | None]]]
+        self,
+        world: World,
+        moved: Callable[[Mapping[int, int | None]], Awaitable[dict[int, int | None]]],
+        owns: Callable[[int], bool] = lambda key: False,
     ) -> None:
         self._world = world
         self._moved = moved
+        self._owns = owns
         self._waiters: dict[tuple[int, str], list[Waiter]] = {}
         self.on_commit: dict[int, list[Callable[[Instance], None]]] = {}  # called after each commit of an instance
         self._checking = False
         self._check_once_more = False
+        self._noticed: set[int] = set()  # owned instances that another process has changed since the last check
+        self._trusts = False  # no waiter of an owned instance has missed anything but what `_noticed` tells
         self._checks: set[asyncio.Task[None]] = set()  # under way
         self._closed = False
         self._waiting: dict[asyncio.Future[Any], None] = {}
@@ -166,8 +173,18 @@ class Waiters:
         for waiter in list(self._waiters.get((key, topic), ())):
             self._spawn(self._check(key, topic, waiter))
 
+    def note(self, keys: Iterable[int]) -> None:
+        """Other processes have changed these instances. The next check includes them."""
+        self._noticed.update(keys)
+
+    def check_owned(self) -> None:
+        """Check the database for all waiters, those of owned instances as well: commits may have gone by unheard, because
+        shards came or went, or the database was away."""
+        self._trusts = False
+        self.check_all()
+
     def check_all(self) -> None:
-        """Check the database for all waiters: another process has committed."""
+        """Check the database for the waiters of others' instances, and of those with a notice: another process has committed."""
         self._check_once_more = True
         if not self._checking and not self._closed:
             self._checking = True
@@ -187,7 +204,7 @@ class Waiters:
                 try:
                     waiting = await self._with_news()
                 except StoreError:
-                    world.at(world.now() + SECOND, self.check_all)
+                    world.at(world.now() + SECOND, self.check_owned)
                     return
                 for first in range(0, len(waiting), CHECKS):
                     began = world.ticks()
@@ -204,10 +221,13 @@ class Waiters:
         What a waiter has seen is what was read before its check. If it were read after it, a commit in between would count
         as seen, and nobody would look for it (a mutant of the simulator).
         """
+        noticed, self._noticed = self._noticed, set()
+        trusts, self._trusts = self._trusts, True
+        waiting = [one for one in self if one[0] in noticed or not (trusts and self._owns(one[0]))]
         seen: dict[int, int | None] = {}
-        for key, _, waiter in self:
+        for key, _, waiter in waiting:
             seen[key] = waiter.seen if seen.get(key, waiter.seen) == waiter.seen else UNSEEN
-        moved = await self._moved(seen)
+        moved = await self._moved(seen) if seen else {}
         found = [one for one in self if one[0] in moved and one[2].seen != moved[one[0]]]
         for key, _, waiter in found:
             waiter.seen = moved[key]
