@@ -299,10 +299,11 @@ class Engine:
         if isinstance(taker, Lease):
             until = taker.until if taker.until is not None else self.world.now() + LEASE
             self.machine.grant(turn, task, replace(taker, until=until))
-            self.counters.stolen += 1
         elif taker is not None:
             self.inline.steal(entry, task.id, taker)
             self._schedule_flush()
+        if taker is not None:
+            self.counters.stolen += 1
 
     def _begin(self, entry: CachedInstance, turn: Turn) -> BatchEntry:
         if turn.after == 0:
@@ -454,7 +455,11 @@ class Engine:
         if entry.dead or entry.code_is_busy:
             return
         run = entry.instance.run
-        if not self.owned[entry.instance.key & self._mask] or (run is not None and run.closed_reason is not None):
+        if not self.owned[entry.instance.key & self._mask]:
+            if not self.inline.is_about_to_run(entry):
+                self.discard_cached(entry)
+            return
+        if run is not None and run.closed_reason is not None:
             self.discard_cached(entry)
             return
         code = 0
@@ -527,7 +532,7 @@ class Engine:
         """Decide nothing until the database is back. Returns the open turns, which the caller rolls back."""
         self.down = error
         self.leases.read = False  # a commit that seemed to fail may be on disk
-        self.inline.due.clear()
+        self.inline.clear()
         return self._uncommitted.take_open()
 
     def still_unavailable(self, error: Unavailable) -> None:

@@ -55,6 +55,7 @@ class InlineEngine(Submits, Protocol):
     def reconcile(self, key: int) -> None: ...
     def discard(self, entry: CachedInstance) -> None: ...
     def owns(self, key: int) -> bool: ...
+    def keep_or_evict(self, entry: CachedInstance) -> None: ...
     def keep_flushing(self) -> None: ...
 
 
@@ -81,14 +82,23 @@ class InlineCode:
         self._fetching: dict[
             CachedInstance, dict[str, Executor]
         ] = {}  # cold code whose history is being read, with its tasks
-        self._stolen: set[str] = set()  # due tasks of other processes' instances
+        self._stolen: dict[str, CachedInstance] = {}  # due tasks of other processes' instances
         self._reports_stopped = False
         self._held: dict[int, asyncio.Future[Any]] = {}  # callers of `execute` whose task is held, by instance
 
     def steal(self, entry: CachedInstance, task_id: str, executor: Executor) -> None:
         """Queue the code of a task whose instance another process owns."""
-        self._stolen.add(task_id)
+        self._stolen[task_id] = entry
         self.due.append((entry, task_id, executor))
+
+    def is_about_to_run(self, entry: CachedInstance) -> bool:
+        """Whether code of an instance that another process owns is about to run here: until then the instance is kept."""
+        return entry in self._fetching or entry in self._stolen.values()
+
+    def clear(self) -> None:
+        """Run nothing that is due: the database is unavailable."""
+        self.due.clear()
+        self._stolen.clear()
 
     def run(self) -> None:
         """Run the code of all due tasks, up to a limit."""
@@ -100,15 +110,17 @@ class InlineCode:
                 if not due:
                     return
                 entry, task_id, executor = due.popleft()
-                if not self._engine.owns(entry.instance.key) and task_id not in self._stolen:
+                is_stolen = self._stolen.pop(task_id, None) is not None
+                if not is_stolen and not self._engine.owns(entry.instance.key):
                     continue  # another process owns it by now, and finds the task's row
-                self._stolen.discard(task_id)
                 try:
                     self._activate(entry, task_id, executor)
                 except HistoryDamaged as damage:
                     log.error("%s", damage)  # this run stays where it is; the rest of the batch goes on
                 except Unavailable as error:
                     self._cannot_replay(entry, task_id, error)
+                if is_stolen and not entry.inflight:
+                    self._engine.keep_or_evict(entry)
         if due:
             self._engine.keep_flushing()
 
@@ -172,6 +184,8 @@ class InlineCode:
                     self._cannot_replay(entry, task_id, error)
             else:
                 log.error("%s", error)
+            if not entry.inflight:
+                self._engine.keep_or_evict(entry)
             return
         waiting = self._fetching.pop(entry)
         if not entry.dead:
@@ -185,7 +199,7 @@ class InlineCode:
             entry.unseen_events = whole
         for task_id, executor in waiting.items():
             if not self._engine.owns(entry.instance.key):
-                self._stolen.add(task_id)
+                self._stolen[task_id] = entry
             self.due.append((entry, task_id, executor))
         self._engine.keep_flushing()
 

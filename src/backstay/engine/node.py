@@ -86,7 +86,7 @@ class Node:
         self.facts = facts or NodeFacts()
         self.guest_leases = GuestLeases(engine)
         self.shards = Shards(engine, lifecycle, self.guest_leases, facts=self._tell)
-        self.stealing = Stealing(engine)
+        self.stealing = Stealing(engine, lambda shard: self.shards.rows[shard].owner)
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
         self.recovery = Recovery(
             engine,

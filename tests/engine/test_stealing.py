@@ -1,0 +1,103 @@
+"""Tasks whose owner has no worker for them are taken by a process that has one: first after a second, then soon."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from backstay import AsyncBackstay, activity, workflow
+from backstay.kernel.machine import Machine
+from backstay.kernel.values import partition_of
+from backstay.store import Ready, Store
+from tests.sdk.kit import eventually
+from tests.sim.disk import Disk, MemoryStore, Seam
+from tests.sim.virtual import VirtualWorld, run
+
+STEPS = 8
+
+
+@activity
+def add_one(n: int) -> int:
+    return n + 1
+
+
+@workflow
+def count() -> int:
+    n = 0
+    for _ in range(STEPS):
+        n = add_one(n)
+    return n
+
+
+class OnDisk(AsyncBackstay):
+    """A process of its own, which mints ids of its own."""
+
+    def __init__(self, disk: Disk, seed: int, things: list[Any]) -> None:
+        loop: Any = asyncio.get_running_loop()
+        super().__init__("simulated", things, guard="off", world=lambda: VirtualWorld(loop, seed))
+        self._disk = disk
+
+    def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
+        store: Any = MemoryStore(self._disk, machine.kinds, Seam())
+        return Ready(store)
+
+
+def of(app: AsyncBackstay, number: int) -> str:
+    """A workflow id in a shard of this process."""
+    return next(id for n in range(1000) if app.engine.owns(partition_of("default", id := f"c-{number}-{n}")))
+
+
+async def shared(owner: AsyncBackstay, helper: AsyncBackstay) -> None:
+    await eventually(lambda: all(120 < sum(app.engine.owned) < 136 for app in (owner, helper)), "both own their part")
+
+
+def test_tasks_of_an_owner_without_workers_are_soon_taken_one_after_another() -> None:
+    async def story(_: object) -> list[float]:
+        disk, took = Disk(), list[float]()
+        now = asyncio.get_running_loop().time
+        async with OnDisk(disk, 1, []) as owner, OnDisk(disk, 2, [count, add_one]) as helper:
+            await shared(owner, helper)
+            for n in range(2):
+                began = now()
+                assert await (await helper.start(count, of(owner, n))).result() == STEPS
+                took.append(now() - began)
+        return took
+
+    first, second = run(1, story)
+    assert 1.0 <= first < 1.0 + STEPS * 0.2, "the first task waits for a second, the others do not"
+    assert second < (STEPS + 1) * 0.2
+
+
+def test_a_task_is_taken_when_it_has_waited_for_a_second() -> None:
+    """Not up to another second later, because the process had looked a moment too soon."""
+
+    async def story(_: object) -> list[float]:
+        disk, took = Disk(), list[float]()
+        now = asyncio.get_running_loop().time
+        async with OnDisk(disk, 1, []) as owner, OnDisk(disk, 2, [count, add_one]) as helper:
+            await shared(owner, helper)
+            for n in range(5):
+                await asyncio.sleep(60.2)  # virtual seconds: that the owner has no worker is forgotten then
+                before, began = helper.engine.counters.stolen, now()
+                handle = await helper.start(count, of(owner, n))
+                await eventually(lambda before=before: helper.engine.counters.stolen > before, "it was taken")
+                took.append(now() - began)
+                await handle.result()
+        return took
+
+    assert all(1.0 <= seconds < 1.3 for seconds in run(1, story))
+
+
+def test_tasks_that_nobody_can_run_are_in_nobodys_way() -> None:
+    async def story(_: object) -> float:
+        disk = Disk()
+        now = asyncio.get_running_loop().time
+        async with OnDisk(disk, 1, []) as owner, OnDisk(disk, 2, [count, add_one]) as helper:
+            await shared(owner, helper)
+            for n in range(130):
+                await owner.start("elsewhere", of(owner, n))
+            began = now()
+            assert await (await helper.start(count, of(owner, 200))).result() == STEPS
+            return now() - began
+
+    assert run(1, story) < 3
