@@ -1182,7 +1182,20 @@ class Shared:
         assert found is not None
         assert [row.length, found.length] == [len(loaded.history)] * 2
 
-    # -- several processes
+    async def test_an_event_of_the_future_makes_a_run_unreadable_not_wrong(self, database: Database) -> None:
+        store = await database.open()
+        (instance,) = instances(1)
+        decision: Any = instance.written[0]
+        decision.events[1] = _renamed(decision)
+        assert await apply(store, decision) == ALL
+        with pytest.raises(HistoryDamaged) as caught:
+            await store.load(instance.key)
+        assert caught.value.sequence == 2
+        assert "FromTheFuture" in str(caught.value)
+
+
+class OneEngine:
+    """A process that must be alone, for which it needs something that only one of them can hold."""
 
     async def test_only_one_handle_is_the_engine_until_it_closes(self, database: Database) -> None:
         one, other = await database.open(), await database.open()
@@ -1253,17 +1266,6 @@ class Shared:
         await applied(store, *instances(1))
         assert await store.notices() == []
 
-    async def test_an_event_of_the_future_makes_a_run_unreadable_not_wrong(self, database: Database) -> None:
-        store = await database.open()
-        (instance,) = instances(1)
-        decision: Any = instance.written[0]
-        decision.events[1] = _renamed(decision)
-        assert await apply(store, decision) == ALL
-        with pytest.raises(HistoryDamaged) as caught:
-            await store.load(instance.key)
-        assert caught.value.sequence == 2
-        assert "FromTheFuture" in str(caught.value)
-
 
 class Processes:
     """What real processes do to one database, and what is left when they are killed."""
@@ -1293,23 +1295,6 @@ class Processes:
         assert len(await store.commands(instance.key)) == 1 + 20
         assert tries >= 20
 
-    async def test_the_engine_lock_of_a_killed_process_is_free(self, database: Database) -> None:
-        with child("hold", database.where) as holder:
-            assert hear(holder) is True
-            store = await database.open()
-            assert not await store.acquire()
-            kill(holder)
-            await becomes_engine(store)
-
-    async def test_a_forked_child_does_not_keep_the_engine_lock_of_its_dead_parent(self, database: Database) -> None:
-        with child("hold_and_fork", database.where) as holder:
-            assert hear(holder) == "forked"
-            store = await database.open()
-            assert not await store.acquire()
-            kill(holder)
-            await becomes_engine(store)
-            go(holder)  # the forked process reads the same pipe, and ends
-
     @pytest.mark.contract("START-04", "MATCH-01")
     async def test_a_process_killed_while_starting_workflows_leaves_each_of_them_whole(
         self, database: Database
@@ -1330,6 +1315,27 @@ class Processes:
             assert [command.outcome for command in await store.commands(run.workflow)] == ["started_new"]
         assert len({run.run_id for run in runs}) == len(runs)
         assert await store.mismatched(0, 1_000_000) == ([], None)
+
+
+class OneEngineProcesses:
+    """The same when processes are killed."""
+
+    async def test_the_engine_lock_of_a_killed_process_is_free(self, database: Database) -> None:
+        with child("hold", database.where) as holder:
+            assert hear(holder) is True
+            store = await database.open()
+            assert not await store.acquire()
+            kill(holder)
+            await becomes_engine(store)
+
+    async def test_a_forked_child_does_not_keep_the_engine_lock_of_its_dead_parent(self, database: Database) -> None:
+        with child("hold_and_fork", database.where) as holder:
+            assert hear(holder) == "forked"
+            store = await database.open()
+            assert not await store.acquire()
+            kill(holder)
+            await becomes_engine(store)
+            go(holder)  # the forked process reads the same pipe, and ends
 
 
 async def becomes_engine(store: Store) -> None:

@@ -197,12 +197,15 @@ async def joined(database: Database) -> tuple[Store, int]:
 class Owning:
     """Shards and their owners, where there can be many."""
 
+    session: bool | None = True
+    """What is told of a living process's session; None: sessions show nothing."""
+
     async def test_a_process_says_what_it_is_and_is_seen_by_others(self, database: Nodes) -> None:
         one, me = await joined(database)
         other = await database.open()
         assert await one.mark(FACTS, 1)
         (seen,) = (await other.look()).nodes
-        assert (seen.id, seen.facts, seen.session) == (me, FACTS, True)
+        assert (seen.id, seen.facts, seen.session) == (me, FACTS, self.session)
         assert 0 <= seen.silent < SILENT
         assert await id_of(other) != me
         await database.silence(one, 7 * SECOND)
@@ -302,7 +305,7 @@ class Owning:
         assert await id_of(one) == first
         assert await owners(one) == {1: first}
         await applied(one, placed(1))
-        assert (await one.look()).nodes[0].session is True
+        assert (await one.look()).nodes[0].session is self.session
 
     async def test_shards_of_a_process_that_closed_are_free(self, database: Nodes) -> None:
         (one, first), (other, _) = await joined(database), await joined(database)
@@ -340,8 +343,8 @@ class Owning:
         assert await one.mark(NodeFacts(), 1)
         assert await other.has_engine()
         await database.lose_session(one)
-        assert not await other.has_engine()
-        assert await other.depose(first, gone=True)
+        assert await other.has_engine() is (self.session is None)
+        assert await other.depose(first, gone=True) is (self.session is True)
 
     async def test_only_commits_to_shards_of_others_leave_notices(self, database: Nodes) -> None:
         (one, _), (other, _) = await joined(database), await joined(database)
@@ -356,6 +359,22 @@ class Owning:
         mine.step(CompleteWorkflow(result=b"1"))
         await apply(one, *mine.written[1:])
         assert await other.notices(shards=[1]) == [mine.key]
+
+
+class OwningBySilence(Owning):
+    """Where no session shows who is there."""
+
+    session = None
+
+    async def test_a_process_whose_session_is_gone_can_be_deposed_at_once(self, database: Nodes) -> None:
+        (one, first), (other, second) = await joined(database), await joined(database)
+        assert set(await one.claim([1])) == {1}
+        await database.lose_session(one)
+        assert {node.id: node.session for node in (await other.look()).nodes} == {first: None, second: None}
+        assert not await other.depose(first, gone=True), "only silence counts"
+        await database.silence(one, SILENT)
+        assert await other.depose(first)
+        assert set(await other.claim([1])) == {1}
 
 
 class OneOwner:

@@ -10,6 +10,7 @@ from typing import Literal
 from urllib.parse import parse_qs, urlsplit
 
 SOCKET = ".s.PGSQL.5432"
+FLUSH = b"H\x00\x00\x00\x04"
 READY = b"Z\x00\x00\x00\x05"  # the beginning of the message that ends every answer
 
 Fault = Literal["lose the request", "lose the answer", "deliver it late"]
@@ -55,7 +56,8 @@ class Proxy:
         returning = asyncio.ensure_future(home())
         try:
             while request := await client.read(1 << 20):
-                fault, self.fault = self.fault, None
+                # Of a statement that is only prepared, nothing is heard until it is run.
+                fault, self.fault = (None, self.fault) if request.endswith(FLUSH) else (self.fault, None)
                 if fault is None:
                     server.write(request)
                     continue

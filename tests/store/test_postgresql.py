@@ -25,7 +25,7 @@ from backstay.store.sql import Migration, migrations
 
 from ..kernel.given import MACHINE
 from ..postgresql import with_schema
-from .conformance import Alone, Processes, Shared, instances, stale
+from .conformance import Alone, OneEngine, OneEngineProcesses, Processes, Shared, instances, stale
 from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .node_conformance import Watching
@@ -122,11 +122,11 @@ def database(common_url: str, runner: asyncio.Runner) -> Iterator[Handles]:
     runner.run(handles.close())
 
 
-class TestServer(Alone, Shared, Watching, OfShards, Owning, Counted, Searching, Projecting):
+class TestServer(Alone, Shared, OneEngine, Watching, OfShards, Owning, Counted, Searching, Projecting):
     pass
 
 
-class TestProcesses(Processes):
+class TestProcesses(Processes, OneEngineProcesses):
     @pytest.fixture
     def database(self, fresh: Handles) -> Handles:
         return fresh

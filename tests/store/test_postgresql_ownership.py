@@ -64,11 +64,13 @@ async def test_a_process_whose_batch_is_under_way_is_judged_after_it(database: H
 async def test_a_process_that_comes_back_while_it_is_deposed_for_its_session_lives(database: Handles) -> None:
     one, other = await joined(database, 1), await joined(database)
     await database.cut(one)
-    async with row_locked(database, "update writer set batch = batch where id = $1", one.writer.id) as session:
-        deposing = asyncio.ensure_future(other.depose(one.writer.id, gone=True))
-        await waiting(database)
-        await session.execute("select pg_advisory_lock_shared($1)", one.writer.id)
-    assert not await deposing
+    async with database.session() as session:  # the lock goes with it, so it stays until all is over
+        async with session.transaction():
+            await session.execute("update writer set batch = batch where id = $1", one.writer.id)
+            deposing = asyncio.ensure_future(other.depose(one.writer.id, gone=True))
+            await waiting(database)
+            await session.execute("select pg_advisory_lock_shared($1)", one.writer.id)
+        assert not await deposing
 
 
 async def test_a_batch_that_waits_for_its_deposition_writes_nothing(database: Handles) -> None:

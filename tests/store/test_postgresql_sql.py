@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ from backstay.store import RunFilter
 from backstay.store import postgresql as dialect
 from backstay.store.postgresql.connection import address, prepare, writing
 from backstay.store.postgresql.listing import DIALECT, select_runs
+from backstay.store.postgresql.pooled import TABLES as OUR_TABLES
+from backstay.store.postgresql.pooled import qualified
 from backstay.store.postgresql.shapes import ALL as SHAPES_ALL
 from backstay.store.postgresql.shapes import TABLES, Shapes
 from backstay.store.sql import OF_SHARDS, number, queries
@@ -143,3 +145,25 @@ async def test_a_search_reads_no_table_as_a_whole(url: str) -> None:
                     steps += await plan(connection, number(statement), len(parameters))
                 assert re.search({"facet": "facet_key"}.get(index, index), steps), f"{kind}\n{steps}"
                 assert "Seq Scan" not in steps, f"{kind}\n{steps}"
+
+
+async def test_every_query_finds_its_tables_by_their_schema(url: str) -> None:
+    place = address(url)
+    async with session(url) as connection:
+        found = await connection.fetch("select tablename from pg_tables where schemaname = $1", place.schema)
+        assert {name for (name,) in found} == set(OUR_TABLES), "a table that is new is named in `pooled.py`"
+        await connection.execute("set search_path = ''")
+        for statement in (*QUERIES.values(), *_all_shapes(), *_searches()):
+            await connection.prepare(qualified(statement, place.schema))
+
+
+def _all_shapes() -> Iterator[str]:
+    shapes = Shapes(QUERIES["write"])
+    for telling in (False, True):
+        yield shapes.fitting(SHAPES_ALL, telling).statement
+
+
+def _searches() -> Iterator[str]:
+    for query, _ in SEARCHES.values():
+        for statement, _ in statements(DIALECT, query, None):
+            yield number(statement)

@@ -26,7 +26,7 @@ from backstay.store.sqlite.writer import Offload
 
 from ..kernel.given import MACHINE
 from .children import child, hear
-from .conformance import Alone, Processes, Shared, instances
+from .conformance import Alone, OneEngine, OneEngineProcesses, Processes, Shared, instances
 from .figures import Counted
 from .instances import StoredFlow, applied, apply, expected, instant, stored
 from .node_conformance import Watching
@@ -73,7 +73,19 @@ def file(tmp_path: Path) -> Iterator[Handles]:
     handles.close()
 
 
-class TestFile(Alone, Shared, Watching, OfShards, OneOwner, Counted, Processes, Searching, Projecting):
+class TestFile(
+    Alone,
+    Shared,
+    OneEngine,
+    Watching,
+    OfShards,
+    OneOwner,
+    Counted,
+    Processes,
+    OneEngineProcesses,
+    Searching,
+    Projecting,
+):
     exclusive = True
 
     @pytest.fixture

@@ -65,7 +65,7 @@ SPANNING = {
 """What needs rows of two partitions in one commit, and why doing without would be no harm."""
 
 LOCKS = {
-    *("lock", "unlock", "lock_shared"),
+    *("lock", "unlock", "lock_shared", "lock_for_a_moment"),
     *("lock_id", "lock_probe", "unlock_probe", "id_locked", "look", "has_engine", "depose"),
 }
 """Locks by name: one engine of an earlier version, or many owners. The others only show which sessions are there; where locks are not

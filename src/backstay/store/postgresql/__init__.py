@@ -15,7 +15,7 @@ from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.store import Applied, Deferred, Loaded, Located, Opening, RegistryEntry, RunFilter, Unavailable
 from backstay.store.ownership import SHARDS, NodeFacts, Ownership, ShardRow, bytes_of
-from backstay.store.postgresql.connection import Address, address, check_sessions, connect, prepare
+from backstay.store.postgresql.connection import Address, address, check_commits, check_sessions, connect, prepare
 from backstay.store.postgresql.listing import DIALECT, select_runs
 from backstay.store.postgresql.nodes import PostgresqlNodes
 from backstay.store.postgresql.readers import Readers
@@ -59,6 +59,8 @@ class PostgresqlStore(Reading):
         connection = await connect(place)
         try:
             evidence = await check_sessions(place, connection)
+            if place.pooled:
+                await check_commits(place, connection)
             await prepare(connection, place, create)
         except BaseException:
             connection.terminate()

@@ -15,6 +15,7 @@ from backstay.store import IncompatibleStore, StoreError, Unavailable
 from backstay.store.address import shown
 from backstay.store.postgresql import forks
 from backstay.store.postgresql.driver import POOLED, DriverConnection, asyncpg, unavailable
+from backstay.store.postgresql.pooled import PooledConnection
 from backstay.store.sql import Migration, check_recorded, check_version, migrations, queries
 
 OLDEST_SERVER = 14
@@ -45,6 +46,7 @@ class Address(NamedTuple):
     schema: str
     given: frozenset[str]  # settings that the URL itself makes
     sessions: bool = True  # whether sessions may show which processes are alive
+    pooled: bool = False  # a pooler may give each transaction another session
 
 
 def address(url: str) -> Address:
@@ -60,9 +62,14 @@ def address(url: str) -> Address:
     sessions = next((value for name, value in options if name == "sessions"), "yes")
     if sessions not in ("yes", "no"):
         raise StoreError(f"sessions={sessions} of the URL is neither yes nor no")
-    rest = urlencode([(name, value) for name, value in options if name not in ("schema", "sessions")])
+    pooler = next((value for name, value in options if name == "pooler"), None)
+    if pooler not in (None, "transaction"):
+        raise StoreError(f"pooler={pooler} of the URL is not transaction; leave it out for a pooler in session mode")
+    rest = urlencode([(name, value) for name, value in options if name not in ("schema", "sessions", "pooler")])
     dsn = urlunsplit((parts.scheme, parts.netloc, parts.path, rest, ""))
-    return Address(dsn, shown(url), schema, frozenset(name for name, _ in options), sessions == "yes")
+    return Address(
+        dsn, shown(url), schema, frozenset(name for name, _ in options), sessions == "yes", pooler is not None
+    )
 
 
 async def connect(place: Address) -> DriverConnection:
@@ -72,12 +79,15 @@ async def connect(place: Address) -> DriverConnection:
             place.dsn,
             timeout=PATIENCE,
             command_timeout=LONGEST,
+            statement_cache_size=0 if place.pooled else 100,
         )
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise unavailable(place.shown, error) from error
     except ValueError as error:  # the URL itself
         raise StoreError(f"{place.shown}: {error}; use postgresql://user@host:5432/database") from error
     forks.opened(connection)
+    if place.pooled:
+        return PooledConnection(connection, place.schema)
     # As a statement of its own: a pooler refuses, or even ignores, most settings at the start of a session.
     settings = {name: value for name, value in _SETTINGS.items() if name not in place.given}
     try:
@@ -97,6 +107,8 @@ async def check_sessions(place: Address, connection: DriverConnection) -> bool:
 
     Returns whether one session sees the locks of another: not every database that speaks like PostgreSQL has real ones.
     """
+    if place.pooled:
+        return False
     other = await connect(place)
     try:
         first, second = [(await one.fetch("select pg_backend_pid()"))[0][0] for one in (connection, other)]
@@ -136,6 +148,9 @@ async def writing(place: Address) -> DriverConnection:
     """A session whose commits are on disk when they are answered."""
     connection = await connect(place)
     try:
+        if place.pooled:
+            await check_commits(place, connection)
+            return connection
         # Stricter settings (a synchronous standby) stay as they are.
         await connection.execute(
             "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
@@ -147,6 +162,16 @@ async def writing(place: Address) -> DriverConnection:
         connection.terminate()
         raise
     return connection
+
+
+async def check_commits(place: Address, connection: DriverConnection) -> None:
+    """Refuse a user whose commits may be lost: in a session that is not ours, nothing can be set for longer than a statement."""
+    ((commit, user),) = await connection.fetch("select current_setting('synchronous_commit'), current_user")
+    if commit == "off":
+        raise StoreError(
+            f"{place.shown} answers commits that are not on disk; through a pooler in transaction mode this cannot be changed"
+            f" for one session: alter role {user} set synchronous_commit = on"
+        )
 
 
 def check_server(where: str, version: tuple[int, ...]) -> None:
@@ -179,6 +204,8 @@ async def migrate(connection: DriverConnection, place: Address, steps: list[Migr
         await connection.execute("select pg_advisory_xact_lock($1, hashtext($2))", LOCK, place.schema)
         if not await connection.fetch("select 1 from pg_namespace where nspname = $1", place.schema):
             await connection.execute(f"create schema {place.schema}")
+        if place.pooled:
+            await connection.execute(f"set local search_path = {place.schema}")
         version = await _version(connection, place, steps)
         await connection.execute(
             "create table if not exists migration (number integer primary key, name text not null, checksum text not null)"

@@ -35,7 +35,7 @@ _LOST = {"57P01", "57P02", "57P05"}
 
 POOLED = (
     "locks, settings and prepared statements belong to a session, which it shares between clients;"
-    " connect to the server itself, or set the pooler to session mode"
+    " add ?pooler=transaction to the URL, set the pooler to session mode, or connect to the server itself"
 )
 
 _ADVICE = {

@@ -49,9 +49,10 @@ class PostgresqlNodes:
 
     async def mark(self, facts: NodeFacts, now: Micros) -> bool:
         body = msgspec.json.encode(facts)
-        if await self._change("alive", body, now):
-            return True
         try:
+            await self._writer.still_shares()
+            if await self._change("alive", body, now):
+                return True
             await self._writer.enrol_again()
         except Deposed:
             return False

@@ -175,6 +175,21 @@ select pg_try_advisory_lock(($1::bigint << 32) | 'workflow'::regclass::oid::bigi
 -- By every process that owns shards. Earlier versions have one engine, which takes this lock for itself alone.
 select pg_try_advisory_lock_shared(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
 
+-- name: lock_for_a_moment
+-- The same without a session to hold it: whether nobody has it for itself alone.
+select pg_try_advisory_xact_lock_shared(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
+
+-- name: owned_without_session
+-- Whether a process that is alive owns a shard, and no session shows it.
+select exists (
+  select 1
+  from shard
+  join writer on writer.id = shard.owner
+  where not fenced
+    and not session
+    and abs(extract(epoch from clock_timestamp() - seen)) * 1000000 < $1::bigint
+)
+
 -- name: has_engine
 -- Whether a session has the lock for itself alone, or a process that is alive owns a shard. A lock by one big number is shown as
 -- its two halves.

@@ -21,6 +21,8 @@ on under its id and keeps its shards.
 The session that writes holds two locks by name. One is shared by all processes that own shards: an engine of an earlier version,
 and a copier, take it for themselves alone. If one has it after a lost connection, this process is deposed. The other is on the id
 of the handle, so that others see whether the session is there; nothing depends on it but how soon a dead process is replaced.
+With a pooler in transaction mode no session is ours. Then it is the guards and numbers of rows that keep everything right, as
+always, and whether another process is alone is asked when shards are claimed and each time this one says that it is alive.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from typing import TypeVar
 
 from backstay.kernel.decision import Decision
 from backstay.store import ALL, Applied, Deposed, Located, RegistryEntry, StoreError, Unavailable
+from backstay.store.ownership import SILENT
 from backstay.store.postgresql.columns import Columns
 from backstay.store.postgresql.connection import LOCK, Address, closed, writing
 from backstay.store.postgresql.driver import (
@@ -76,6 +79,8 @@ class PostgresqlWriter:
         self._enrolled = False  # in this session
         self._known = False  # a row under this id was written
         self._sharing = False  # this process is one of those that own shards, or was
+        # With a pooler no session is ours alone: then it is only asked for, again and again.
+        self._shared_lock = "lock_for_a_moment" if place.pooled else "lock_shared"
         self._closed = False
         self.down: Unavailable | None = None
         self.batch = 0
@@ -241,7 +246,7 @@ class PostgresqlWriter:
 
     async def _lock_again(self, connection: DriverConnection) -> None:
         """Take locks again after a reconnect. Fails if another process has been the only engine in between."""
-        if self._sharing and not (await connection.fetch(self._sql["lock_shared"], LOCK))[0][0]:
+        if self._sharing and not (await connection.fetch(self._sql[self._shared_lock], LOCK))[0][0]:
             self.down = Deposed(
                 f"{self._place.shown}: an engine of an earlier version took over when the connection was lost"
             )
@@ -306,11 +311,19 @@ class PostgresqlWriter:
 
     async def share(self, connection: DriverConnection) -> bool:
         """Become one of the processes that own shards; False: an engine of an earlier version is the only one."""
-        if not self._sharing:
-            self._sharing = (await connection.fetch(self._sql["lock_shared"], LOCK))[0][0]
-            if self._sharing:
-                await connection.execute(self._sql["tidy"], self.id)
+        if self._sharing and not self._place.pooled:
+            return True
+        known, self._sharing = self._sharing, (await connection.fetch(self._sql[self._shared_lock], LOCK))[0][0]
+        if self._sharing and not known:
+            await connection.execute(self._sql["tidy"], self.id)
         return self._sharing
+
+    async def still_shares(self) -> None:
+        """Raise if a process works alone. Where the lock is held, none can."""
+        if self._sharing and self._place.pooled:
+            await self.do(self._lock_again)
+            if self.down is not None:
+                raise self.down
 
     async def do(self, work: Callable[[DriverConnection], Awaitable[T]]) -> T:
         """Run a small statement in the session that writes, between two batches."""
@@ -329,7 +342,7 @@ class PostgresqlWriter:
         async def write(session: DriverConnection) -> None:
             async with session.transaction():
                 if any(entry.counted for entry in entries):
-                    await session.execute(self._sql["move_registry"])
+                    await session.fetch(self._sql["move_registry"])
                 await session.executemany(self._sql["forget"], gone)
                 await session.executemany(self._sql["keep"], kept)
 
@@ -342,7 +355,7 @@ class PostgresqlWriter:
             async with session.transaction():
                 # First, as `keep` does: so two never wait for each other in a circle.
                 if entry.counted:
-                    await session.execute(self._sql["move_registry"])
+                    await session.fetch(self._sql["move_registry"])
                 return bool(await session.fetch(self._sql[name], *values))
 
         return await self.do(write)
@@ -358,11 +371,19 @@ class PostgresqlWriter:
         return frozenset(run for (run,) in found)
 
     async def acquire(self) -> bool:
+        if self._place.pooled:
+            raise StoreError(
+                f"{self._place.shown}: who must be alone needs a session of its own; leave ?pooler=transaction out of the URL,"
+                " and connect to the server itself or through a pooler in session mode"
+            )
         if self.holder:
             return True
 
         async def lock(session: DriverConnection) -> bool:
             got: bool = (await session.fetch(self._sql["lock"], LOCK))[0][0]
+            if got and (await session.fetch(self._sql["owned_without_session"], SILENT))[0][0]:
+                await session.fetch(self._sql["unlock"], LOCK)
+                return False
             if got:
                 self._term = (await session.fetch(self._sql["begin_term"]))[0][0]
                 await session.execute(self._sql["tidy"], self.id)
