@@ -2,6 +2,7 @@
 
     python bench/postgresql.py                       a server that comes with the development tools
     python bench/postgresql.py --url postgresql://postgres@/postgres?host=/tmp/x
+    python bench/postgresql.py --pooler              the same through pgbouncer in transaction mode
 
 For each: CPU of this process and of the server (all its processes), in microseconds, and the median time that one took. The
 server's CPU is known for a server of this machine whose socket is next to its data, as the tests have it. Tells also how many
@@ -91,12 +92,12 @@ async def together(app: AsyncBackstay, prefix: str, count: int, steps: int) -> l
     return took
 
 
-async def main(url: str, scale: float) -> None:
+async def main(url: str, store: str, scale: float) -> None:
     hellos, steps, many = int(300 * scale), int(500 * scale), int(2000 * scale)
     server = Server(url)
     connection = await asyncpg.connect(url)
     await connection.execute(f"drop schema if exists {SCHEMA} cascade")
-    async with AsyncBackstay(f"{url}{'&' if '?' in url else '?'}schema={SCHEMA}", [seq, add]) as app:
+    async with AsyncBackstay(f"{store}{'&' if '?' in store else '?'}schema={SCHEMA}", [seq, add]) as app:
         await together(app, "warm", 200, 1)
         await alone(app, "warm-alone", 20, 3)
         await measure("hello alone", server, hellos, lambda: alone(app, "alone", hellos, 1))
@@ -116,6 +117,7 @@ async def main(url: str, scale: float) -> None:
 def cli() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--url", help="the server, without a schema")
+    parser.add_argument("--pooler", action="store_true", help="with pgbouncer, which must be installed, in between")
     parser.add_argument("--scale", type=float, default=1.0, help="how many operations, as a multiple of the usual")
     args = parser.parse_args()
     url = args.url
@@ -124,7 +126,15 @@ def cli() -> None:
 
         postgresql.begin_session()
         url = postgresql.server_url()
-    asyncio.run(main(url, args.scale))
+    if not args.pooler:
+        return asyncio.run(main(url, url, args.scale))
+    from tests.store.pooler import StorePooler, server_of
+
+    pooler = StorePooler(server_of(url) or "127.0.0.1", "transaction")
+    try:
+        asyncio.run(main(url, f"{pooler.url}?pooler=transaction", args.scale))
+    finally:
+        pooler.end()
 
 
 if __name__ == "__main__":
