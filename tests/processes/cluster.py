@@ -135,7 +135,8 @@ class Cluster:
     @property
     def store(self) -> str:
         """Where nodes find the database."""
-        return f"{self.database.url if self._pooler is None else self._pooler.url}&schema=cluster"
+        said = "&pooler=transaction" if self._mode == "transaction" else ""
+        return f"{self.database.url if self._pooler is None else self._pooler.url}&schema=cluster{said}"
 
     def start(self) -> None:
         self.database.create()

@@ -26,8 +26,7 @@ LANES = 3 if LONG else 1
 STOPPED = 30.0 if LONG else 1.5
 PATIENCE = SECONDS + 200
 
-POOLERS = ["session"]
-"""Not yet in transaction mode."""
+POOLERS = ["session", "transaction"]
 
 Faults = Callable[[Cluster], Awaitable[None]]
 
