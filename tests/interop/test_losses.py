@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from durable_workflow import Client
 
 from ..remote.lossy import Lossy
@@ -29,6 +30,7 @@ async def parked(desk: Desk, count: int) -> None:
             return
 
 
+@pytest.mark.one_server("both polls have to wait at the server that is asked how many wait")
 async def test_a_task_born_leased_to_a_poll_whose_connection_drops(server: Running) -> None:
     async with Lossy(server.url) as network, working(network) as desk:
         for lost, sign in enumerate(TASKS, 1):

@@ -149,6 +149,7 @@ async def stood_still(worker: AsyncWorker) -> None:
     await asyncio.gather(worker._running, return_exceptions=True)
 
 
+@pytest.mark.one_server("it stops its server once a call waits inside of it")
 @pytest.mark.parametrize("what", WAITS)
 async def test_a_server_that_stops_sends_away_who_waits(
     what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
