@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from backstay.engine.cache import CachedInstance
 from backstay.engine.engine import Engine
 from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.periodic import PeriodicJob
@@ -28,6 +29,8 @@ class Notices:
         self._lifecycle = lifecycle
         self._notice_job = PeriodicJob(engine.world, "notice", self._notice)
         self._anyway_job = PeriodicJob(engine.world, "look anyway", self._look_anyway)
+        # Changed by another process while a commit of this one was under way, which may have been before or after.
+        self._uncertain: dict[int, CachedInstance] = {}
 
     def start(self) -> None:
         if self._engine.store.shared:
@@ -52,6 +55,8 @@ class Notices:
 
     async def _look(self) -> None:
         engine = self._engine
+        if self._uncertain:
+            self._settle()
         if engine.down is not None or not await engine.store.changed():
             return
         engine.mark_busy()
@@ -72,13 +77,29 @@ class Notices:
         engine.waiters.note(keys)
         for key in keys:
             entry = engine.cache.get(key)
-            if entry is not None and entry.inflight == 0 and not entry.code_is_busy:
-                engine.discard_cached(entry)
-            engine.loading.outdate(key)
-            engine.reconcile(key)
+            if entry is not None and (entry.inflight or entry.code_is_busy):
+                self._uncertain[key] = entry
+            self._read_again(key)
         if keys:
             await engine.outbox.pick_up_of(keys)
         return bool(keys)
+
+    def _read_again(self, key: int) -> None:
+        self._engine.reload(key)
+        self._engine.loading.outdate(key)
+        self._engine.reconcile(key)
+
+    def _settle(self) -> None:
+        """Read the instances again that were busy when their notices came, as soon as they are at rest.
+
+        A commit of this process that was after the other one is stale: its instance has been read again then, and is another entry.
+        """
+        for key, entry in list(self._uncertain.items()):
+            if entry.dead:
+                del self._uncertain[key]
+            elif not (entry.inflight or entry.code_is_busy):
+                del self._uncertain[key]
+                self._read_again(key)
 
     async def _look_anyway(self) -> None:
         engine = self._engine
