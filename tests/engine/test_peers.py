@@ -36,7 +36,9 @@ AT_HOME = {ask.PollWorkflowTask, ask.PollActivityTask, ask.ExecuteWorkflowTask, 
 """Requests of workers that are about the tasks of the node that they reached."""
 
 
-TO_ONE_NODE = {nodes.AskWorker, nodes.TellWaiting, nodes.FetchWorkflowTask, nodes.FetchActivityTask}
+TO_ONE_NODE = {
+    *(nodes.AskWorker, nodes.TellWaiting, nodes.FetchWorkflowTask, nodes.FetchActivityTask, nodes.ReadRegistry),
+}
 """Not for the owner of an instance, but for the node that they are sent to."""
 
 

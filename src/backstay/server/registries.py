@@ -71,7 +71,7 @@ class Registries:
         self._asked = 0  # how often somebody was about to be refused
         self._confirmed = 0  # how many of these have been looked after
         self._looked = 0.0
-        self._job = PeriodicJob(world, "registries", self._look)
+        self._job = PeriodicJob(world, "registries", self.look)
         self._heard = world.now()  # when heartbeats were read last
         self._alarm: Alarm | None = None
         self._loading: asyncio.Task[None] | None = None
@@ -92,7 +92,8 @@ class Registries:
                 await self.load()
                 self._on_reload()
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Look, as each second, at what other processes have changed and heard."""
         await self.refresh()
         heartbeats = self._workers.heartbeats  # of which there are many, so nobody counts them
         if self._world.now() - self._heard >= heartbeats.every // 2:
