@@ -158,6 +158,12 @@ def node_families(node: Node) -> list[MetricFamily]:
             [Sample({"kind": kind}, n) for kind, n in moves.items()],
         ),
         one("backstay_nodes_deposed", "counter", "Dead processes that this one has fenced.", shards.counts["deposed"]),
+        one(
+            "backstay_database_forgotten",
+            "counter",
+            "How often the database had lost commits that it had confirmed.",
+            shards.counts["forgotten"],
+        ),
         MetricFamily(
             "backstay_node_calls",
             "counter",

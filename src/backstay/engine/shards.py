@@ -33,7 +33,7 @@ from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.periodic import PeriodicJob
 from backstay.kernel.values import SECOND, Micros, partition_of
 from backstay.protocol.native.nodes import Owner, understands
-from backstay.store import Deposed, IncompatibleStore, Unavailable
+from backstay.store import Deposed, Forgotten, IncompatibleStore, Unavailable
 from backstay.store.copying.mark import refuse_unfinished
 from backstay.store.ownership import LEVEL, SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 
@@ -84,9 +84,11 @@ class Shards:
         self._seen = 0  # the latest of those that have ended
         self._giving: set[int] = set()  # shards that are being handed over
         self._leaving = False
-        # Shards that were claimed, received, handed over or lost; processes that were deposed.
+        # Shards that were claimed, received, handed over or lost; processes that were deposed; how often the database has
+        # forgotten what it had confirmed.
         self.counts: Counter[str] = Counter()
         self._job = PeriodicJob(engine.world, "look", self._look_in_turn)
+        lifecycle.on_unavailable.append(self._count_forgotten)
 
     # -- who owns what
 
@@ -167,6 +169,16 @@ class Shards:
 
     async def look(self) -> None:
         """Look at who owns what, and bring the shards of this process to its share."""
+        try:
+            await self._look()
+        except Forgotten as error:
+            self._engine.on_unavailable(error)
+
+    def _count_forgotten(self) -> None:
+        if isinstance(self._engine.down, Forgotten):
+            self.counts["forgotten"] += 1
+
+    async def _look(self) -> None:
         engine = self._engine
         if engine.down is not None or self._giving or self._leaving:
             return

@@ -69,6 +69,13 @@ class Deposed(Unavailable):
     """
 
 
+class Forgotten(Deposed):
+    """The database has lost commits that it had confirmed: it was restored from a backup, or failed over to a standby without them.
+
+    What was confirmed since then may be gone, and activities may run again. The engine goes on with what the database has.
+    """
+
+
 class IncompatibleStore(StoreError):
     """The database was written by a newer version, or belongs to another program.
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from backstay.kernel.values import Micros
-from backstay.store import Deposed
+from backstay.store import Deposed, Forgotten
 from backstay.store.ownership import SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 from backstay.store.postgresql.connection import LOCK
 from backstay.store.postgresql.driver import DriverConnection, is_conflict
@@ -40,7 +40,11 @@ class PostgresqlNodes:
         self._said = False  # that an earlier release is at work
 
     async def look(self) -> Ownership:
+        before = self._terms
         found = await self._fetch("look", self._writer.evidence)
+        if found and found[0][4] < before:
+            self._terms = -1
+            raise self._writer.forgotten("shards have owners whom they had before")
         nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, _ in found]
         if not found or found[0][4] != self._terms:
             self._shards = [ShardRow(*row) for row in await self._fetch("shards")]
@@ -54,6 +58,8 @@ class PostgresqlNodes:
             if await self._change("alive", body, now):
                 return True
             await self._writer.enrol_again()
+        except Forgotten:
+            raise
         except Deposed:
             return False
         return bool(await self._change("alive", body, now))

@@ -35,7 +35,7 @@ from secrets import randbits
 from typing import TypeVar
 
 from backstay.kernel.decision import Decision
-from backstay.store import ALL, Applied, Deposed, Located, RegistryEntry, StoreError, Unavailable
+from backstay.store import ALL, Applied, Deposed, Forgotten, Located, RegistryEntry, StoreError, Unavailable
 from backstay.store.ownership import SILENT
 from backstay.store.postgresql.columns import Columns
 from backstay.store.postgresql.connection import LOCK, Address, closed, writing
@@ -84,6 +84,7 @@ class PostgresqlWriter:
         self._closed = False
         self.down: Unavailable | None = None
         self.batch = 0
+        self._committed = 0  # the last batch that is known to be
         self._term = 0
         self.id = randbits(62)
         self.holder = False
@@ -143,7 +144,7 @@ class PostgresqlWriter:
             batch = self.batch + 1
             try:
                 passed = await self._send(connection, batch, columns)
-                self.batch = batch
+                self.batch = self._committed = batch
                 return passed
             except Fenced:
                 self._enrolled = False  # our row in `writer` was fenced, or deleted as unused
@@ -211,6 +212,7 @@ class PostgresqlWriter:
             raise
         if before != batch:
             return None
+        self._committed = batch
         return set(columns.asked).difference(left_out[0][0] if left_out else ())
 
     async def _enrol(self, connection: DriverConnection, batch: int | None = None) -> int:
@@ -225,16 +227,38 @@ class PostgresqlWriter:
         if self._known:
             committed = await self._fence(connection)
             if committed is not None:
+                if committed < self._committed:
+                    raise self.forgotten(
+                        f"batch {self._committed} of this process was confirmed, the last now is {committed}"
+                    )
                 return committed
             ((fenced, committed, owner),) = await connection.fetch(self._sql["standing"], self.id)
             if batch is not None and committed == batch:
                 return committed
+            if committed is None and any(self._owned):  # no other process removes the row of one that owns shards
+                raise self.forgotten("the row of this process is gone")
+            if committed is not None and committed < self._committed:
+                raise self.forgotten(
+                    f"batch {self._committed} of this process was confirmed, the last now is {committed}"
+                )
             if fenced or owner or any(self._owned):
                 self.down = Deposed(f"{self._place.shown}: another process has taken this one for dead")
                 raise self.down
         await connection.execute(self._sql["enrol"], self.id)
         self._known = True
+        self._committed = 0
         return await self._fence(connection) or 0
+
+    def forgotten(self, how: str) -> Forgotten:
+        """Say that the database has lost commits. Nothing is written until a probe has begun anew."""
+        if not isinstance(self.down, Forgotten):
+            self.down = Forgotten(
+                f"{self._place.shown}: the database has lost commits that it had confirmed ({how}). It was restored from a backup,"
+                " or failed over to a standby that did not have them. What callers were told since then may be gone, and"
+                " activities since then may run again, with the same idempotency keys"
+            )
+            log.error("%s. This process drops what it has in memory and goes on with what the database has", self.down)
+        return self.down
 
     async def _fence(self, connection: DriverConnection) -> int | None:
         self.batch += 2
@@ -289,18 +313,32 @@ class PostgresqlWriter:
                 raise closed(self._place)
             self._drop()
             self.holder = False
-            self.down = None
+            before, forgotten = self.id, isinstance(self.down, Forgotten)
             try:
+                if not forgotten:
+                    self.down = None
                 await self._session()
-            except Deposed:
+            except Deposed as error:
+                forgotten = isinstance(error, Forgotten)
                 self._begin_anew()
                 await self._session()
+            if forgotten:
+                await self._resign(before)
+
+    async def _resign(self, id: int) -> None:
+        """Free what an earlier row of this process owns, as the database now has it."""
+        try:
+            await (await self._session()).execute(self._sql["resign"], id)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise unavailable(self._place.shown, error) from error
 
     def _begin_anew(self) -> None:
         """As a process that has just begun: nothing that was fenced is ever used again."""
         self._drop()
         self.id = randbits(62)
-        self.batch = 0
+        self.batch = self._committed = 0
         self._known = self._sharing = False
         self.down = None
 
