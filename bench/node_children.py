@@ -56,7 +56,7 @@ async def told(app: AsyncBackstay, ids: list[str], in_flight: int, steps: int) -
 
 async def embedded(url: str) -> None:
     loop = asyncio.get_running_loop()
-    async with AsyncBackstay(url, EVERYTHING) as app:
+    async with AsyncBackstay(url, EVERYTHING, listen="127.0.0.1:0") as app:
         say(open=True, engine=app.is_engine)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
             order = json.loads(line)

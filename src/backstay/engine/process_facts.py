@@ -11,7 +11,12 @@ from backstay.store.ownership import LEVEL, NodeFacts
 
 
 def process_facts(
-    *, name: str | None = None, weight: int = 1, address: str | None = None, executes: bool = False
+    *,
+    name: str | None = None,
+    weight: int = 1,
+    address: str | None = None,
+    executes: bool = False,
+    embedded: bool = False,
 ) -> NodeFacts:
     """`name`: for people; by default its machine and process id. `weight`: its share of the work; 0: it owns nothing."""
     return NodeFacts(
@@ -19,6 +24,7 @@ def process_facts(
         weight=weight,
         address=address,
         executes=executes,
+        embedded=embedded,
         version=VERSION,
         speaks=SPEAKS,
         level=LEVEL,

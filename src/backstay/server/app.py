@@ -7,7 +7,7 @@ learns nothing about versions, bodies or namespaces, and a caller without a cred
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from backstay.kernel.message import Refused
@@ -50,9 +50,10 @@ class Connection(Protocol):
 class App:
     """A server with its routes, its open connections and the requests that coroutines answer."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, routes: Sequence[Route] | None = None) -> None:
+        """`routes`: None for all of a server."""
         self.server = server
-        self.router = Router(_served(server.settings))
+        self.router = Router(_served(server.settings) if routes is None else routes)
         self.connections = limited_connections(server.settings)
         self._requests = server.requests
         self.handling: set[asyncio.Task[None]] = set()  # requests that a coroutine answers

@@ -381,7 +381,8 @@ class HttpProtocol(asyncio.Protocol):
             answer = await handler
             if not isinstance(answer, HttpResponse):
                 answer = HttpResponse(answer)
-            if route.changes and answer.status < 300 and not (request.dry_run or answer.body.get("dry_run")):
+            is_done = answer.status < 300 and not (request.dry_run or answer.body.get("dry_run"))
+            if is_done and route.changes and route.plane != "node":
                 await self._app.record(route, request, answer)
         except ClientDisconnected:
             self._transport.close()

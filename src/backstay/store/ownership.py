@@ -50,6 +50,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     draining: bool = False
     executes: bool = False
     """It runs tasks itself: it is a worker that is in no registry."""
+    embedded: bool = False
+    """It is part of an application: workers of other processes have no link to it."""
     speaks: tuple[int, int] = (1, 1)
     """The first and the last version of the protocol between nodes that it understands."""
     level: int = 1

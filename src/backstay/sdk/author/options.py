@@ -174,6 +174,7 @@ EXPECTED: dict[str, Kind] = {
     "heartbeat": _DURATION,
     "parent_close": _one_of(*POLICIES),
     "threads": _COUNT,
+    "weight": _COUNT,
     "async_tasks": _COUNT,
     "workflow_tasks": _COUNT,
     "guard": _one_of("error", "warn", "off"),

@@ -41,10 +41,13 @@ from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE
 from backstay.store import Store
 from backstay.store.address import shown
 from backstay.store.opening import open_store
+from backstay.store.ownership import NodeFacts
 from backstay.store.sqlite.writer import Offload
 
 if TYPE_CHECKING:
+    from backstay.engine.node_secrets import NodeSecrets
     from backstay.link.nodes import NodeLinks
+    from backstay.server.node_listener import NodeListener
 
 R = TypeVar("R")
 
@@ -69,6 +72,9 @@ class BackstayOptions(TypedDict, total=False):
     views: bool
     grace: float
     run_tasks: bool
+    listen: str | None
+    advertise: str | None
+    weight: int
     export_signing_key: str | None
     export_signing_key_id: str | None
     export_redactor: str | Redactor | None
@@ -90,7 +96,12 @@ class InProcess:
 
 
 class AsyncBackstay(AsyncClient):
-    """An embedded engine with its worker and client, on the running event loop."""
+    """An embedded engine with its worker and client, on the running event loop.
+
+    Apps that share a PostgreSQL share its work. `listen="HOST:PORT"` lets other processes of the database call this one for its
+    workflows, instead of going through the database; `advertise` is the URL by which they do, if it is another one. `weight`:
+    the share of the work, in proportion to that of the others.
+    """
 
     def __init__(
         self,
@@ -112,6 +123,9 @@ class AsyncBackstay(AsyncClient):
         views: bool = True,
         grace: float = GRACE,
         run_tasks: bool = True,
+        listen: str | None = None,
+        advertise: str | None = None,
+        weight: int = 1,
         export_signing_key: str | None = None,
         export_signing_key_id: str | None = None,
         export_redactor: str | Redactor | None = None,
@@ -140,9 +154,15 @@ class AsyncBackstay(AsyncClient):
         self._views = views
         self._grace = grace
         self._run_tasks = run_tasks
+        self._listen = listen
+        self._advertise = advertise
+        expect("weight", weight)
+        self._weight = weight
+        self._listener: NodeListener | None = None
         self._world = world
         self._redefined = self._redefine
         self._node_links: NodeLinks | None = None
+        self._secrets: NodeSecrets
         self.register(*listed("register", register))
 
     def register(self, *things: Any) -> None:
@@ -227,6 +247,11 @@ class AsyncBackstay(AsyncClient):
         # A database in memory has no slow disk to wait for.
         offload = None if self.path == ":memory:" or self._world is not None else commits.submit
         self.store = await self._open_store(machine, offload)
+        try:
+            links = self._links(world)
+        except BaseException:
+            await self.store.close()
+            raise
         self._node = Node(
             world,
             self.store,
@@ -240,8 +265,8 @@ class AsyncBackstay(AsyncClient):
             views=self._views,
             guest=not self._run_tasks,
             origin=of_process(),
-            links=self._links(world),
-            facts=process_facts(executes=self._run_tasks) if self._world is None else None,
+            links=links,
+            facts=self._facts() if self._world is None else None,
         )
         self._drains = Draining(self._node)
         self.engine = self._node.engine
@@ -264,6 +289,8 @@ class AsyncBackstay(AsyncClient):
         self._deployed()
         self._engine_room.api = self._node.api
         try:
+            if self._listener is not None:
+                await self._listener.start(self._node, self._secrets)
             await self._node.open()
         except BaseException:
             await self._shut()
@@ -284,6 +311,9 @@ class AsyncBackstay(AsyncClient):
                 await self._shut()
 
     async def _shut(self) -> None:
+        if self._listener is not None:
+            await self._listener.close()
+            self._listener = None
         self._drains.end()
         self._node.stop()
         self.executor.stop()
@@ -299,14 +329,29 @@ class AsyncBackstay(AsyncClient):
 
     def _links(self, world: World) -> Links | None:
         """Calls to the servers of the same database, which own some of its workflows."""
+        if self.store.exclusive and self._listen is not None:
+            raise ValueError(
+                f"listen={self._listen!r} is for apps that share a PostgreSQL; one process works for {self.path}"
+            )
         if self.store.exclusive or self._world is not None:
             return None
         from backstay.engine.node_secrets import NodeSecrets
         from backstay.link.nodes import NodeLinks
 
-        secrets = NodeSecrets(world, self.store)
-        self._node_links = NodeLinks(secrets.ours, secrets.load)
+        if self._listen is not None:
+            try:
+                from backstay.server.node_listener import NodeListener
+            except ModuleNotFoundError as missing:
+                raise ImportError(f"listen= needs {missing.name}: pip install 'backstay[server]'") from None
+
+            self._listener = NodeListener(self._listen, self._advertise)
+        self._secrets = NodeSecrets(world, self.store)
+        self._node_links = NodeLinks(self._secrets.ours, self._secrets.load)
         return self._node_links
+
+    def _facts(self) -> NodeFacts:
+        address = None if self._listener is None else self._listener.address
+        return process_facts(weight=self._weight, address=address, executes=self._run_tasks, embedded=True)
 
     def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
         known = self.registry.workflows.get(workflow_type)
