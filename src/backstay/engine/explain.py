@@ -6,7 +6,6 @@ asked about.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -14,6 +13,7 @@ from msgspec.structs import replace
 from backstay.engine.engine import Engine
 from backstay.engine.facts import FactFinder
 from backstay.engine.projector import Projector
+from backstay.engine.world import turn
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.message import Refused
@@ -122,9 +122,7 @@ class Explainer:
                 return events, found.causes
             if over:
                 return events, []
-            turn = self._engine.world.future()
-            self._engine.world.soon(partial(turn.set_result, None))
-            await turn
+            await turn(self._engine.world)
 
 
 def _start(events: list[Recorded], about: RunSummary | None) -> int | None:

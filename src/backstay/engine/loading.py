@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Sequence
-from functools import partial
 from typing import Protocol
 
 from backstay.engine.cache import Cache, CachedInstance, Reply
 from backstay.engine.refused_completions import Submits
 from backstay.engine.timer_queue import TimerQueue
-from backstay.engine.world import World
+from backstay.engine.world import World, turn
 from backstay.kernel.decision import InstanceRow, RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.machine import Machine
@@ -108,9 +107,7 @@ class Loading:
 
     async def _turn(self) -> None:
         """Let the event loop do other work."""
-        turn = self._world.future()
-        self._world.soon(partial(turn.set_result, None))
-        await turn
+        await turn(self._world)
 
     def _loaded(self, key: int, loaded: Loaded | Instance | None, error: Exception | None) -> None:
         if key in self._outdated:

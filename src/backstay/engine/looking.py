@@ -19,6 +19,7 @@ from backstay.engine.describe import describe_state, with_history
 from backstay.engine.engine import Engine
 from backstay.engine.history_pages import read_page
 from backstay.engine.instances import Instances
+from backstay.engine.world import turn
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.close import WorkflowCompleted
@@ -258,9 +259,7 @@ class Looking:
 
     async def turn(self) -> None:
         """Let the event loop run other work."""
-        turn = self._engine.world.future()
-        self._engine.world.soon(partial(turn.set_result, None))
-        await turn
+        await turn(self._engine.world)
 
     async def aside(self, items: Sized, make: Callable[[], T]) -> T:
         """Call `make`. If it has many items to look at, on a thread, so that nobody waits; one at a time, so that memory

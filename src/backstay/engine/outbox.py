@@ -10,11 +10,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from backstay.engine.deliveries import Receives, delivery, needs_records, with_records
-from backstay.engine.world import Alarm
+from backstay.engine.world import Alarm, rest
 from backstay.kernel.features.delivery import Deliver, ReturnSend
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
@@ -84,9 +83,7 @@ class Outbox:
                 left = await self._engine.store.sends_of([sender])
                 if self._stopped or not any((row.namespace, row.workflow_id) == pair[1:] for row in left):
                     return
-                over = self._engine.world.future()
-                self._engine.world.at(self._engine.world.now() + LOOK, partial(over.set_result, None))
-                await over
+                await rest(self._engine.world, LOOK)
             return
         if pair in self._queues and not self._stopped:
             arrived: asyncio.Future[None] = self._engine.world.future()

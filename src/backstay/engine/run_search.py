@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import partial
 
 from msgspec.structs import replace
 
@@ -17,6 +16,7 @@ from backstay.engine.engine import Engine
 from backstay.engine.facts import FactFinder
 from backstay.engine.projector import Projector
 from backstay.engine.run_views import stored_summary
+from backstay.engine.world import turn
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.views.facts import Facts
@@ -213,9 +213,7 @@ class RunSearch:
 
     async def _turn(self) -> None:
         """Let the engine do other work."""
-        turn = self._engine.world.future()
-        self._engine.world.soon(partial(turn.set_result, None))
-        await turn
+        await turn(self._engine.world)
 
 
 def group_of(run: ListedRun, group_by: str | None) -> str | None:

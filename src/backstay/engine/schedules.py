@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
 from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances
+from backstay.engine.world import turn
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features import schedule as kernel
 from backstay.kernel.features.instance_commands import InstanceCommand
@@ -117,9 +117,7 @@ class ScheduleApi:
 
     async def _turn(self) -> None:
         """Let the event loop do other work: a schedule may have hundreds of events, and a page many schedules."""
-        turn = self._engine.world.future()
-        self._engine.world.soon(partial(turn.set_result, None))
-        await turn
+        await turn(self._engine.world)
 
     async def delete(self, request: ask.DeleteSchedule) -> ScheduleReply:
         return await self._command(request, kernel.ScheduleDelete)

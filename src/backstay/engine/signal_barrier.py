@@ -8,12 +8,12 @@ closed, its task failed, or no worker runs its type.
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import NamedTuple
 
 from backstay.engine.engine import Engine
 from backstay.engine.instances import Instances
+from backstay.engine.world import rest
 from backstay.kernel.features import pause
 from backstay.kernel.features.signal import outstanding
 from backstay.kernel.state import Instance
@@ -62,9 +62,7 @@ class SignalBarrier:
         store, world = self._engine.store, self._engine.world
         if not self._guest or await store.has_engine():
             return True
-        later: asyncio.Future[None] = world.future()
-        world.at(world.now() + round(TAKEN_OVER * SECOND), partial(_over, later))
-        await later
+        await rest(world, round(TAKEN_OVER * SECOND))
         return await store.has_engine()
 
     async def _look(self, key: int, asked: dict[str, str]) -> BarrierResult | None:
@@ -100,8 +98,3 @@ class SignalBarrier:
 def _never(news: object) -> BarrierResult:
     """This topic is never notified: its waiters only check."""
     raise AssertionError(news)
-
-
-def _over(rest: asyncio.Future[None]) -> None:
-    if not rest.done():
-        rest.set_result(None)

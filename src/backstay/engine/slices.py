@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 
 from backstay import collector
 from backstay.engine.history_pages import read_page
-from backstay.engine.world import Pool, World
+from backstay.engine.world import Pool, World, turn
 from backstay.kernel.event import Recorded
 from backstay.store import Store
 
@@ -76,14 +76,7 @@ class Slices:
 
     async def turn(self) -> None:
         """Let the event loop do other work."""
-        turn = self._world.future()
-        self._world.soon(partial(_over, turn))
-        await turn
-
-
-def _over(turn: asyncio.Future[None]) -> None:
-    if not turn.done():
-        turn.set_result(None)
+        await turn(self._world)
 
 
 def _tried(make: Callable[[], T]) -> tuple[T | None, Exception | None]:

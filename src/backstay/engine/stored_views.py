@@ -18,6 +18,7 @@ from backstay.engine.lifecycle import EngineHooks
 from backstay.engine.periodic import PeriodicJob
 from backstay.engine.projector import Projector
 from backstay.engine.run_views import Entries, ViewMaker, are_right, cut, stored_summary, summary_row
+from backstay.engine.world import turn
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.message import Refused
@@ -250,9 +251,7 @@ class StoredViews:
         return pruned
 
     async def _turn(self) -> None:
-        turn = self._world.future()
-        self._world.soon(partial(turn.set_result, None))
-        await turn
+        await turn(self._world)
 
     # -- counting
 

@@ -183,6 +183,25 @@ class LongAlarm:
         self._call()
 
 
+def wake(waits: asyncio.Future[None]) -> None:
+    """Let a future end that may have been given up meanwhile."""
+    if not waits.done():
+        waits.set_result(None)
+
+
+async def turn(world: World) -> None:
+    """Let the event loop do other work."""
+    waits: asyncio.Future[None] = world.future()
+    world.soon(partial(wake, waits))
+    await waits
+
+
+async def rest(world: World, long: Micros) -> None:
+    waits: asyncio.Future[None] = world.future()
+    world.at(world.now() + long, partial(wake, waits))
+    await waits
+
+
 class AsyncioWorld:
     """The real world: an asyncio loop, the machine's clocks, threads."""
 
