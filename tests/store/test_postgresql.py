@@ -21,7 +21,8 @@ from backstay.store import ALL, Applied, IncompatibleStore, RunFilter, StoreErro
 from backstay.store.opening import open_store
 from backstay.store.postgresql import PostgresqlStore, writer
 from backstay.store.postgresql.connection import OLDEST_SERVER, address, check_server, migrate
-from backstay.store.sql import Migration, migrations
+from backstay.store.postgresql.shapes import Shapes
+from backstay.store.sql import Migration, migrations, queries
 
 from ..kernel.given import MACHINE
 from ..postgresql import with_schema
@@ -560,3 +561,33 @@ def test_without_its_driver_it_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert "pip install 'backstay[postgresql]'" in done.stderr
+
+
+# -- an error of ours is not an outage
+
+
+async def test_a_statement_with_too_few_values_fails_instead_of_being_sent_again(database: Handles) -> None:
+    store = await database.open()
+    (flow,) = instances(1)
+    (other,) = instances(1)
+    await applied(store, other)
+    right = store.writer.shapes
+    whole = queries("backstay.store.postgresql", numbered=True)["write"]
+    store.writer.shapes = Shapes(whole.replace("$101::bigint", "$101::bigint + $102::bigint"))
+    async with asyncio.timeout(10):
+        done = await apply(store, *flow.written)
+    assert "arguments for this query" in str(done.failed[0])
+    assert done.down is None
+    store.writer.shapes = right
+    assert await apply(store, *flow.written) == ALL
+
+
+async def test_a_question_with_too_few_values_is_no_outage(database: Handles) -> None:
+    store = await database.open()
+    for ask in (
+        lambda: store.writer.do(lambda session: session.fetch("select $1::bigint")),
+        lambda: store._read("select $1::bigint"),
+    ):
+        with pytest.raises(asyncpg.InterfaceError, match="expects 1 argument"):
+            await ask()
+    assert await store.has_engine() is False

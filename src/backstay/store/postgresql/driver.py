@@ -76,8 +76,13 @@ def is_lost(error: BaseException) -> bool:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether asyncpg refused a value before it sent anything to the server."""
-    return isinstance(error, asyncpg.DataError)
+    """Whether asyncpg refused a value, or a call, before it sent anything to the server."""
+    return isinstance(error, asyncpg.DataError) or is_misuse(error)
+
+
+def is_misuse(error: BaseException) -> bool:
+    """Whether a statement has got too few or too many values, which a session that is closed is told by the same kind of error."""
+    return isinstance(error, asyncpg.InterfaceError) and "argument" in str(error)
 
 
 def is_culprit(error: BaseException) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstay.store.postgresql.connection import Address, closed, connect
-from backstay.store.postgresql.driver import DriverConnection, is_lost, unavailable
+from backstay.store.postgresql.driver import DriverConnection, is_lost, is_misuse, unavailable
 from backstay.store.views import Statements
 
 READERS = 4
@@ -28,6 +28,8 @@ class Readers:
                 try:
                     return await self._fetch(self._idle.pop(), statement, parameters)
                 except Exception as error:
+                    if is_misuse(error):
+                        raise
                     if not is_lost(error):
                         raise unavailable(self._place.shown, error) from error
                     self.forget()  # idle sessions were cut, most likely all of them
@@ -35,6 +37,8 @@ class Readers:
             try:
                 return await self._fetch(connection, statement, parameters)
             except Exception as error:
+                if is_misuse(error):
+                    raise
                 raise unavailable(self._place.shown, error) from error
 
     async def _fetch(

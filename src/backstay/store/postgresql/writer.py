@@ -44,6 +44,7 @@ from backstay.store.postgresql.driver import (
     is_conflict,
     is_culprit,
     is_lost,
+    is_misuse,
     is_taken_key,
     unavailable,
 )
@@ -371,6 +372,8 @@ class PostgresqlWriter:
             except StoreError:
                 raise
             except Exception as error:
+                if is_misuse(error):
+                    raise
                 raise unavailable(self._place.shown, error) from error
 
     async def keep(self, entries: Sequence[RegistryEntry]) -> None:
