@@ -1,6 +1,9 @@
 """Questions between nodes: a node without a worker for a query or a validator has it answered by a worker of another node.
 
 The history of the run is in the database, where the other node reads it. So only the question travels.
+
+Questions are not carried by the database. If a living node cannot be called, a worker may be there of which this node knows nothing.
+Then the caller is soon told to ask another server: our own client does, over a new connection, until one has a worker.
 """
 
 from __future__ import annotations
@@ -9,15 +12,17 @@ from typing import Protocol
 
 from backstay.engine.engine import Engine
 from backstay.engine.node import Node
+from backstay.engine.world import rest
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
 from backstay.link.nodes import NodeLinks
 from backstay.protocol.native.nodes import AskWorker, LinkFailed, Misdirected, Owner, WorkerSaid, understands
-from backstay.server.http_errors import Stopping
+from backstay.server.http_errors import NotTheEngine, Stopping
 from backstay.server.remote_queries import PendingQuery, RemoteQueries, queue_of_run
 
 NO_WORKER = "no_worker_here"
 AGAIN = SECOND // 4  # after which nodes that had no worker are asked again
+SOON = SECOND // 20  # after which callers are sent to another node, if one cannot be called
 
 
 class AskingServer(Protocol):
@@ -52,18 +57,23 @@ class AskedQuestions:
                     is_query = question.inquiry.kind == "query"
                     server.questions.answer(question, said.value if is_query else said.objection)
                     return
-            pause = server.engine.world.future()
-            server.engine.world.at(
-                server.engine.world.now() + AGAIN, lambda pause=pause: None if pause.done() else pause.set_result(None)
-            )
-            await pause
+            if self._may_not_call_all():
+                await rest(server.engine.world, SOON)
+                if question.owner is None:
+                    server.questions.refuse(question, _ask_elsewhere(question))
+            else:
+                await rest(server.engine.world, AGAIN)
+
+    def _may_not_call_all(self) -> bool:
+        """Whether another server lives that cannot be called: it may have a worker."""
+        return len(self._others()) < sum(not node.facts.embedded for node in self._server.node.shards.others)
 
     def _others(self) -> list[Owner]:
         """The other nodes that can be called."""
         return [
             Owner(node.id, node.facts.address, 0)
             for node in self._server.node.shards.others
-            if node.facts.address is not None and understands(node.facts.speaks)
+            if node.facts.address is not None and not node.facts.embedded and understands(node.facts.speaks)
         ]
 
     async def answer(self, asked: AskWorker) -> WorkerSaid:
@@ -77,3 +87,11 @@ class AskedQuestions:
             raise Refused(NO_WORKER, "no worker that could answer is linked to this node")
         said = await server.questions.inquire(inquiry, history, False, only_here=True)
         return WorkerSaid(value=said) if inquiry.kind == "query" else WorkerSaid(objection=said)
+
+
+def _ask_elsewhere(question: PendingQuery) -> NotTheEngine:
+    return NotTheEngine(
+        "engine_elsewhere",
+        f"no worker at this server takes {question.inquiry.kind} {question.inquiry.name!r}, and not every other server can be"
+        " called from here: ask again, which may lead to another server, or let all servers advertise their addresses",
+    )

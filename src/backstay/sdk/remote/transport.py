@@ -36,6 +36,7 @@ log = logging.getLogger("backstay.client")
 REPLY_SECONDS = 45.0  # to wait for one reply, when the server itself waits for at most PATIENCE
 NOT_NOW = frozenset({408, 429, 502, 503, 504})  # statuses of a server or a proxy that may change soon
 PAUSES = (0.02, 1.0)  # seconds between tries: the first pause, and the longest
+ELSEWHERE = 0.1  # the longest, if the server says that another one can do it
 GRACE = 1.0  # seconds for an answer that is on its way when the caller's timeout expires
 
 _AGAIN = f"{calls.AGAIN_HEADER}: 1\r\n"
@@ -231,6 +232,7 @@ class HttpTransport:
                 why = _message(reply)
                 if _elsewhere(reply):
                     refused = refusal(reply, self.access)
+                    pause = min(pause, ELSEWHERE)
                     self._http.leave()
             if patience.over:
                 raise NoAnswer(why)

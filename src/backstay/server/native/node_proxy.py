@@ -54,7 +54,10 @@ def nodes_of(server: ProxyServer) -> list[wire.WorkerNode]:
     found = [
         wire.WorkerNode(row.id, row.facts.address, row.facts.weight)
         for row in shards.nodes.values()
-        if row.id != shards.me and row.facts.address is not None and _is_alive(row) and not row.facts.draining
+        if row.id != shards.me
+        and row.facts.address is not None
+        and _is_alive(row)
+        and not (row.facts.draining or row.facts.embedded)
     ]
     if not (server.draining or server.node.facts.draining):
         found.append(wire.WorkerNode(shards.me, server.address, server.node.facts.weight))
@@ -87,7 +90,7 @@ class NodeProxy:
         server = self._server
         row = server.node.shards.nodes.get(node)
         if _VIA in request.headers or row is None or row.facts.address is None or not _is_alive(row):
-            raise HttpError(421, wire.OTHER_NODE, f"this is node {node_id(server)}; node {node} is not known here")
+            raise HttpError(421, wire.OTHER_NODE, f"this is node {node_id(server)}; {_why_not(node, row)}")
         if server.parked >= server.settings.max_parked_polls:
             raise too_many_parked("this server holds as many polls as it may (max_parked_polls)")
         client = self._client(row.facts.address)
@@ -124,6 +127,15 @@ class NodeProxy:
         for client in self._clients.values():
             client.abandon()
             client.close()
+
+
+def _why_not(node: int, row: NodeRow | None) -> str:
+    if row is not None and row.facts.address is None and _is_alive(row):
+        return (
+            f"node {node} advertises no address, so nobody can hand requests on to it: let it advertise one, or let the load"
+            " balancer keep each worker at one node"
+        )
+    return f"node {node} is not known here"
 
 
 def _is_alive(row: NodeRow) -> bool:
