@@ -113,7 +113,7 @@ async def check_sessions(place: Address, connection: DriverConnection) -> bool:
     try:
         first, second = [(await one.fetch("select pg_backend_pid()"))[0][0] for one in (connection, other)]
         shares = first == second
-        seen = place.sessions and not shares and await _sees_locks(connection, other)
+        seen = place.sessions and not shares and await sees_locks(connection, other)
     except (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError):
         shares, seen = True, False
     except asyncpg.PostgresError as error:
@@ -125,7 +125,7 @@ async def check_sessions(place: Address, connection: DriverConnection) -> bool:
     return seen
 
 
-async def _sees_locks(one: DriverConnection, other: DriverConnection) -> bool:
+async def sees_locks(one: DriverConnection, other: DriverConnection) -> bool:
     sql = queries("backstay.store.postgresql", numbered=True)
     number = randbits(62)
 

@@ -41,15 +41,17 @@ class PostgresqlNodes:
 
     async def look(self) -> Ownership:
         before = self._terms
-        found = await self._fetch("look", self._writer.evidence)
+        me = self._writer.id
+        found = await self._fetch("look", self._writer.evidence, me)
         if found and found[0][4] < before:
             self._terms = -1
             raise self._writer.forgotten("shards have owners whom they had before")
-        nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, _ in found]
+        nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, _, _ in found]
         if not found or found[0][4] != self._terms:
             self._shards = [ShardRow(*row) for row in await self._fetch("shards")]
             self._terms = sum(row.term for row in self._shards)
-        return Ownership(self._writer.id, self._shards, nodes)
+        commits = (found[0][5] or []) if found and me == self._writer.id else None
+        return Ownership(self._writer.id, self._shards, nodes, commits)
 
     async def mark(self, facts: NodeFacts, now: Micros) -> bool:
         body = msgspec.json.encode(facts)

@@ -237,8 +237,8 @@ select exists (
 )
 
 -- name: look
--- Every process that is a node or owns something; for how long it was silent; whether its session is there; and a number that
--- changes with every change of an owner. One that was heard in the future was heard before the server's clock was set back, and
+-- Every process that is a node or owns something; for how long it was silent; whether its session is there; a number that
+-- changes with every change of an owner; and what the others have committed, as `others`. One that was heard in the future was heard before the server's clock was set back, and
 -- not since.
 with held as materialized (
   select classid::bigint << 32 | objid::bigint as id
@@ -250,7 +250,8 @@ with held as materialized (
 )
 select id, facts, (abs(extract(epoch from clock_timestamp() - seen)) * 1000000)::bigint,
   case when session and $1::boolean then id in (select id from held) end,
-  (select sum(term)::bigint from shard)
+  (select sum(term)::bigint from shard),
+  (select array_agg(committed order by id) from writer where committed > 0 and id <> $2)
 from writer
 where not fenced
   and (facts is not null or id in (select owner from shard))
@@ -595,7 +596,8 @@ with asked as (
 select run from current where owes
 
 -- name: summaries
-select *
+select run, workflow, namespace, run_id, workflow_type, state, attention, liveness, wait_kind, queue, build, task_kind, task_type,
+  since, until, sort_timestamp, events, bytes, duration, waits, timeline, timers, lineage, projected, schema, stamp, digest, body
 from workflow_run_summaries
 where run = any(string_to_array($1, ',')::bigint[])
 

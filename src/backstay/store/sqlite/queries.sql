@@ -273,7 +273,8 @@ where key = ?
   and run = ?
 
 -- name: summaries
-select *
+select run, workflow, namespace, run_id, workflow_type, state, attention, liveness, wait_kind, queue, build, task_kind, task_type,
+  since, until, sort_timestamp, events, bytes, duration, waits, timeline, timers, lineage, projected, schema, stamp, digest, body
 from workflow_run_summaries
 where run in (select value from json_each('[' || ? || ']'))
 
