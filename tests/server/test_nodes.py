@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
+from backstay.server.serve import say_if_nobody_can_call
 from backstay.store import IncompatibleStore
 from backstay.store.postgresql.connection import LOCK, address
 from backstay.store.sql import queries
@@ -272,3 +274,24 @@ async def test_the_command_line_shows_and_drains_nodes_of_a_server(postgresql_ur
         await until(lambda: not api.server.drains.asked)
         code, said = await dw("node", "drain", "nobody", *server)
         assert (code, "there is no living node 'nobody'; there are: box (" in said) == (1, True)
+
+
+async def test_a_node_without_an_address_is_warned_of_if_others_are_there(
+    postgresql_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def said() -> list[str]:
+        return [record.levelname for record in caplog.records if "name its address with --advertise" in record.message]
+
+    with caplog.at_level(logging.INFO, "backstay"):
+        async with serving() as alone:
+            say_if_nobody_can_call(alone.server)
+            assert said() == [], "nobody else can be at a file"
+        async with serving(store=postgresql_url, still=False) as first:
+            first.server.node.facts = replace(first.server.node.facts, address=None)
+            say_if_nobody_can_call(first.server)
+            assert said() == ["INFO"]
+            async with serving(store=postgresql_url, still=False) as second:
+                second.server.node.facts = replace(second.server.node.facts, address=None)
+                await until(lambda: bool(second.server.node.shards.others))
+                say_if_nobody_can_call(second.server)
+                assert said() == ["INFO", "WARNING"]

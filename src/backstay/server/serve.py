@@ -21,7 +21,6 @@ from backstay.server.http_protocol import HttpProtocol
 from backstay.server.links import advertised
 from backstay.server.server import Server
 from backstay.server.settings import Settings
-from backstay.store.address import is_server
 
 log = logging.getLogger("backstay.server")
 
@@ -154,6 +153,16 @@ def listen(settings: Settings) -> list[socket.socket]:
     return sockets
 
 
+def say_if_nobody_can_call(server: Server) -> None:
+    """A warning if there are other servers to call this one."""
+    if server.node.facts.address is None and not server.store.exclusive:
+        log.log(
+            logging.WARNING if server.node.shards.others else logging.INFO,
+            "this server listens on every address of its machine, so other servers of this database do not know where to"
+            " call it, and reach it through the database only; name its address with --advertise",
+        )
+
+
 async def serve(settings: Settings, started: Callable[[str], None]) -> None:
     """Serve until a signal. `started` is called with each address."""
     raise_descriptor_limit(settings)
@@ -161,12 +170,8 @@ async def serve(settings: Settings, started: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     try:
         address = advertised(settings.advertise, addresses_of(settings, sockets))
-        if address is None and is_server(settings.database):
-            log.info(
-                "this server listens on every address of its machine, so other servers of this database do not know where to"
-                " call it, and reach it through the database only; name its address with --advertise"
-            )
         async with Server(settings, address=address) as server:
+            say_if_nobody_can_call(server)
             http = HttpServer(App(server))
             addresses = await http.listen(sockets)
             for number in SIGNALS:
