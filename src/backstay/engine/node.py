@@ -91,7 +91,7 @@ class Node:
         self.recovery = Recovery(
             engine,
             self.shards,
-            Notices(engine, lifecycle, lambda: self.shards.unlinked),
+            Notices(engine, lifecycle, lambda: self.shards.unlinked, lambda: self.shards.commits),
             self.sweep,
             self.stealing,
             lifecycle,

@@ -6,7 +6,7 @@ second after a commit. Nothing relies on that: they are read every 15 seconds in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from backstay.engine.cache import CachedInstance
 from backstay.engine.engine import Engine
@@ -21,11 +21,22 @@ LOOK_ANYWAY = 15 * SECOND
 
 
 class Notices:
-    """`silent`: whether a process is known that tells this one of its commits by notices alone."""
+    """`silent`: whether a process is known that tells this one of its commits by notices alone.
 
-    def __init__(self, engine: Engine, lifecycle: EngineHooks, silent: Callable[[], bool] = lambda: True) -> None:
+    `told`: how much other processes have committed, as the last look at their rows has seen; None: nobody looks.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        lifecycle: EngineHooks,
+        silent: Callable[[], bool] = lambda: True,
+        told: Callable[[], Sequence[int] | None] = lambda: None,
+    ) -> None:
         self._engine = engine
         self._silent = silent
+        self._told = told
+        self._commits: Sequence[int] | None = None
         self._lifecycle = lifecycle
         self._notice_job = PeriodicJob(engine.world, "notice", self._notice)
         self._anyway_job = PeriodicJob(engine.world, "look anyway", self._look_anyway)
@@ -57,7 +68,7 @@ class Notices:
         engine = self._engine
         if self._uncertain:
             self._settle()
-        if engine.down is not None or not await engine.store.changed():
+        if engine.down is not None or not await self._changed():
             return
         engine.mark_busy()
         try:
@@ -69,6 +80,14 @@ class Notices:
         call_all(
             self._lifecycle.on_foreign_commit
         )  # last, when outdated instances have been dropped: a wait that begins meanwhile may have read one from memory
+
+    async def _changed(self) -> bool:
+        """Whether another process has committed. While there is no hurry, what was seen with the owners is enough."""
+        told = None if self._silent() else self._told()
+        if told is None:
+            return await self._engine.store.changed()
+        before, self._commits = self._commits, told
+        return told != before
 
     async def _take(self) -> bool:
         """Reconcile every instance that another process has changed; True if there was one."""

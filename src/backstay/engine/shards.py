@@ -73,6 +73,7 @@ class Shards:
         self._me = 0
         self._rows: list[ShardRow] = [ShardRow(None, -1)] * engine.store.shards
         self.nodes: dict[int, NodeRow] = {}
+        self.commits: Sequence[int] | None = None  # how much other processes have committed, as far as a look has seen
         self._gone: dict[int, Micros] = {}  # processes whose session was gone, and since when that is known
         self._marked: Micros | None = None
         self._looked: Micros | None = None
@@ -216,6 +217,7 @@ class Shards:
             self._marked = None  # its row is new
         self._me = view.me
         self.nodes = {node.id: node for node in view.nodes}
+        self.commits = view.commits
         for shard, row in enumerate(view.shards):
             if row.term >= self._rows[shard].term:
                 self._rows[shard] = row

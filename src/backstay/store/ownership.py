@@ -86,11 +86,16 @@ class ShardRow(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """What a look at the rows found. `me` is the row of this process; fenced rows are left out of `nodes`."""
+    """What a look at the rows found. `me` is the row of this process; fenced rows are left out of `nodes`. `shards` is the same
+    object as before while no row has changed.
+
+    `commits`: how much each other process has committed. None: the store does not tell it with a look; ask `changed`.
+    """
 
     me: int
     shards: Sequence[ShardRow]
     nodes: Sequence[NodeRow]
+    commits: Sequence[int] | None = None
 
 
 class OwnershipStore(Protocol):

@@ -50,7 +50,7 @@ class PostgresqlNodes:
         if not found or found[0][4] != self._terms:
             self._shards = [ShardRow(*row) for row in await self._fetch("shards")]
             self._terms = sum(row.term for row in self._shards)
-        commits = (found[0][5] or []) if found and me == self._writer.id else None
+        commits: Sequence[int] | None = (found[0][5] or ()) if found and me == self._writer.id else None
         return Ownership(self._writer.id, self._shards, nodes, commits)
 
     async def mark(self, facts: NodeFacts, now: Micros) -> bool:
