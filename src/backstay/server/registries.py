@@ -78,9 +78,10 @@ class Registries:
 
     async def load(self) -> None:
         """Read every registry from disk."""
-        self._version = await self._store.registry_version()  # before: what changes meanwhile is read again
+        version = await self._store.registry_version()  # before: what changes meanwhile is read again
         for registry in self._registries.values():
             await registry.load()
+        self._version = version  # after: what could not be read is read again
         if self._version is not None:
             self._job.start(EVERY)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -16,7 +15,7 @@ from backstay.store import RegistryEntry, Store, Unavailable
 
 T = TypeVar("T")
 
-READS = 3  # of one load at most, if entries are written meanwhile
+READS = 10  # of one load at most, if entries are written meanwhile
 
 
 async def tell_nobody(kind: str) -> None:
@@ -144,13 +143,20 @@ class StoredRegistry(Generic[T]):
         if self._written is not None:
             self._written.add(place)
         self.changes += 1
-        if entry is None or body is None:
-            self._stored.pop(place, None)
-            self._entries.pop(place, None)
-        else:
-            self._stored[place] = body
-            self._entries[place] = entry
-        if self._loads != loads:  # it may have read what another process wrote after this
-            with suppress(Unavailable):  # looked at again later, as all of them are
-                await self.load()
+        if self._loads == loads or not await self._has_read():
+            if entry is None or body is None:
+                self._stored.pop(place, None)
+                self._entries.pop(place, None)
+            else:
+                self._stored[place] = body
+                self._entries[place] = entry
         await self.on_write(self.kind)
+
+    async def _has_read(self) -> bool:
+        """Read again, since what was read during a write may be what another process wrote after it. False: nothing can be read;
+        later it is."""
+        try:
+            await self.load()
+        except Unavailable:
+            return False
+        return True

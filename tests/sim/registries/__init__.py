@@ -1,0 +1,1 @@
+"""A world of nodes that register things, on bad days."""
