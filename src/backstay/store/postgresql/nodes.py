@@ -94,7 +94,7 @@ class PostgresqlNodes:
             return False
 
     async def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> list[int]:
-        return [shard for (shard,) in await self._change("hand_over", sorted(shards), to, now)]
+        return sorted(shard for (shard,) in await self._change("hand_over", sorted(shards), to, now))
 
     async def is_any_alive(self) -> bool:
         return (await self._fetch("has_engine", LOCK, SILENT, self._writer.evidence))[0][0]
