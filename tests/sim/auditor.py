@@ -427,10 +427,12 @@ class Auditor:
                 continue
             if self.held_back(task):
                 continue
-            loaded = sim.disk.load(self.machine.kinds, task.workflow)
-            assert loaded is not None
-            withheld = not pause.allows(self.fold(loaded).current)
-            self.must(withheld, "I8 what is ready is begun", (loaded.row.workflow_id, task))
+            self.must(self._is_paused(task), "I8 what is ready is begun", task)
+
+    def _is_paused(self, task: Task) -> bool:
+        loaded = self.sim.disk.load(self.machine.kinds, task.workflow)
+        assert loaded is not None
+        return not pause.allows(self.fold(loaded).current)
 
     def wake(self, flow: Instance, due: int | None, id: str) -> None:
         stored = flow.next_wake

@@ -6,10 +6,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from .link.faults import CHANCES
+from .link.simulation import LinkSimulation
 from .mutants import CAUGHT, MUTANTS, ROOT, Mutant, hunt
 from .runner import Tally, command, report
 
@@ -49,6 +51,17 @@ def test_one_seed_is_one_run_in_every_process() -> None:
         for seed in ("1", "4242")
     }
     assert len(told) == 1
+
+
+def test_nobody_looks_at_a_real_clock() -> None:
+    parts = ("backstay.engine", "backstay.link", "backstay.server", "backstay.sdk.remote")
+    sim = LinkSimulation(0)
+    with sim.world():
+        real = [
+            name for name, module in sys.modules.items() if name.startswith(parts) and vars(module).get("time") is time
+        ]
+    sim.loop.close()
+    assert real == ["backstay.engine.world"], "its clock is the one that is replaced as a whole"
 
 
 def test_without_faults_everything_ends_too() -> None:

@@ -15,6 +15,7 @@ from ..auditor import Auditor, retried
 from .programs import KNOWN
 
 if TYPE_CHECKING:
+    from .servers import ServerProcess
     from .simulation import LinkSimulation
     from .workers import WorkerProcess
 
@@ -74,6 +75,7 @@ class LinkAuditor(Auditor):
         self._leases: dict[tuple[str, int], float] = {}  # task and attempt -> since when they are leased
         self._begun: dict[str, int] = {}  # attempt -> when, by the clock
         self._ended: dict[str, float] = {}  # attempt -> when history said that it is over
+        self._last_up = ""  # the server that came up last
         self._heard_from = 0  # since when workers can reach the engine
         self._sent_away: int | None = None  # since when they cannot, because it is about to stop
 
@@ -136,9 +138,12 @@ class LinkAuditor(Auditor):
 
     # -- timeouts
 
-    def came_up(self, now: int) -> None:
+    def came_up(self, server: str, now: int) -> None:
         """A server has become the engine, or is it again after an outage."""
         self._heard_from, self._sent_away = now, None
+        if self.sim.one_owner and server != self._last_up:
+            self.sim.limits.another_counts()
+        self._last_up = server
 
     def drains(self, now: int) -> None:
         """The server that is the engine has sent its workers away."""
@@ -188,6 +193,15 @@ class LinkAuditor(Auditor):
                 self._renewed(task.owner or "", task.id, now)
         exceeded = limits.exceeded()
         self.must(exceeded is None, "no queue has more leases out than its limit", exceeded)
+
+    def minute_has_begun(self, server: ServerProcess) -> None:
+        """What could not be handed out in the minute before is handed out in this one, without waiting for anything else."""
+        admission, matching = server.app.admission, server.app.engine.matching
+        for lane, size in matching.lanes.sizes():
+            budgets = [budget for budget in admission.budgets(lane.place) if budget.allowed]
+            rates = [budget.here for budget in budgets if budget.scope.per_minute]
+            if size and rates and not any(budget.full for budget in budgets) and matching.has_taker(lane):
+                self.must(any(rates), "the next minute serves who has waited for it", (server.name, lane, size))
 
     def held_back(self, task: Task) -> bool:
         return self.sim.limits.explain(task, self.sim.true_time(), self.sim.loop.time())

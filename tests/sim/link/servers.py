@@ -18,6 +18,7 @@ from ..disk import MemoryStore
 from ..nodes import Troubled
 from ..virtual import VirtualWorld
 from ..world import Life
+from .one_owner import OneOwnerStore
 from .process import ProcessLoop
 from .programs import BODY
 
@@ -107,14 +108,19 @@ class ServerProcess:
                 await http_server.close()
         except Unavailable as error:
             self.life.die(f"could not open: {error}")
+        except Exception as error:
+            if not self.life.alive:
+                raise  # it ends with the world
+            self.sim.violation("a server serves until it is told to stop", f"{self.name}: {error!r}")
         else:
             self.life.die("stopped")
 
     def _came_up(self) -> None:
-        self.sim.laws.came_up(self.world.now())
+        self.sim.laws.came_up(self.name, self.world.now())
 
     def connect(self, kinds: Any) -> MemoryStore:
-        return MemoryStore(self.sim.disk, kinds, self._seam)
+        store = OneOwnerStore if self.sim.one_owner else MemoryStore
+        return store(self.sim.disk, kinds, self._seam)
 
     def stop(self) -> None:
         """Like SIGTERM."""

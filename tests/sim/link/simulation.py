@@ -13,7 +13,8 @@ from typing import Any
 
 from backstay.kernel.limits import Limits as Sizes
 from backstay.kernel.machine import Machine
-from backstay.link import http
+from backstay.kernel.values import SECOND
+from backstay.link import http, nodes
 from backstay.protocol.requests import Request
 from backstay.sdk import errors
 from backstay.sdk.author import group
@@ -26,7 +27,7 @@ from .. import clients as people
 from ..simulation import Simulation
 from .faults import LINK
 from .laws import LinkAuditor
-from .limits import Limits
+from .limits import MINUTE, Limits
 from .process import ProcessLoop
 from .programs import PAYLOAD, TOGETHER, LinkGrammar
 from .servers import HOST, TOKEN, URL, ServerProcess
@@ -35,6 +36,9 @@ from .workers import Threads, WorkerProcess
 
 BOUND = 2 * 3600
 """Virtual seconds within which everything must have ended once faults have stopped."""
+
+SERVED = 0.1
+"""When a minute has begun, who has waited for it is served within this many seconds."""
 
 
 class Line:
@@ -66,7 +70,8 @@ class LinkSimulation(Simulation):
 
     def __init__(self, seed: int, **options: Any) -> None:
         options.setdefault("places", 3)
-        self.limits = Limits(seed)
+        self.one_owner = Random(f"{seed}:file").random() < 0.3  # one server works, and the others stand by
+        self.limits = Limits(seed, self.one_owner)
         self.network = Network(self)
         super().__init__(seed, **options)
         self.people = ProcessLoop("people", self.loop, self.network)
@@ -167,7 +172,7 @@ class LinkSimulation(Simulation):
                 self._stop_for_a_while(server.loop)
             elif self._hit("restart server"):
                 server.stop()
-            if self.places > 1 and self._hit("falsely dead"):
+            if self.places > 1 and not self.one_owner and self._hit("falsely dead"):
                 self.sharing.fence(server)
         for worker in list(self.workers):
             if worker.loop.stopped or not worker.open:
@@ -180,6 +185,20 @@ class LinkSimulation(Simulation):
         if self._hit("kill everybody"):
             for process in (*servers, *self.workers):
                 process.life.die("its machine is gone")
+
+    def _each_minute(self) -> None:
+        if not self._over:
+            self.loop.call_later((MINUTE - self.true_time() % MINUTE) / SECOND, self._minute_begins)
+
+    def _minute_begins(self) -> None:
+        self._each_minute()
+        servers: list[Any] = [node for node in self.nodes if node.holds]  # type: ignore[attr-defined]
+        self.loop.call_later(SERVED, self._minute_has_begun, servers)
+
+    def _minute_has_begun(self, servers: list[Any]) -> None:
+        for server in servers:
+            if server.holds and server.app.recovery.up:
+                self.laws.minute_has_begun(server)
 
     def _hit(self, fault: str) -> bool:
         return self.random.random() < 0.03 and self.faults.fires(fault)
@@ -202,6 +221,8 @@ class LinkSimulation(Simulation):
         for number in range(self.random.choice([1, 2, 2, 3])):
             self._hire(number)
         self._disturb()
+        if self.one_owner and self.limits.any:
+            self._each_minute()
         await asyncio.gather(*(client.live() for client in self._clients))
         self.log("calm")
         self.faults.calm = True
@@ -258,9 +279,11 @@ class LinkSimulation(Simulation):
             (transport, "random", dice.random),
             (transport, "time", SimpleNamespace(monotonic=self.loop.time)),
             (http, "time", SimpleNamespace(monotonic=self.loop.time)),
+            (nodes, "time", SimpleNamespace(monotonic=self.loop.time)),
             (connections, "time", SimpleNamespace(monotonic=self.loop.time)),
             (transport, "fresh_id", lambda: f"{next(numbers):026d}"),
             (host, "ThreadPool", Threads),
+            (host, "time", None),
             (people, "Grammar", LinkGrammar),
             (group, "FEW", 1),  # groups of a few members already have windows
         ]

@@ -182,6 +182,8 @@ class ServerLink:
         if reply.status != 200:
             raise self._error(reply)
         opened = wire.decode_opened(reply.body)
+        if orphans:  # this node may work for their instances by now: the first poll says that they are held
+            self._renew_at = 0.0
         self.way = way
         self.id = opened.station
         self.is_open = True

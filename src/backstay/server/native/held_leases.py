@@ -19,7 +19,7 @@ from backstay.kernel.values import LEASE, is_activity_task
 from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.server.native.shared_slots import SharedSlots
-from backstay.store import Unavailable
+from backstay.store import StoreError
 
 if TYPE_CHECKING:
     from backstay.server.native.worker_link import LinkServer
@@ -104,7 +104,7 @@ class HeldLeases:
         except Refused:
             if is_activity_task(held.task_id):
                 self._withdraw(held.task_id)
-        except Unavailable:
+        except StoreError:
             pass  # the worker lists it again
         else:
             task = engine.leases.get(station.namespace, held.task_id)
