@@ -70,7 +70,7 @@ SHARD_MUTANTS = [
     ),
     Mutant(
         "nobody is given what is too much",
-        "backstay.engine.shards:Shards.look",
+        "backstay.engine.shards:Shards._look",
         "await self._balance(owned - share)",
         "",
     ),
