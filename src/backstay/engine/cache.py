@@ -36,6 +36,7 @@ class CachedInstance:
         "instance",
         "on_disk",
         "open_batch_entry",
+        "sends_unread",
         "unseen_events",
     )
 
@@ -49,6 +50,8 @@ class CachedInstance:
         self.answers: list[tuple[Message, Reply | None, Any, BaseException | None]] = []
         self.code_is_busy = False  # code of this run is in the middle of a task
         self.dead = False
+        # Read from a database that others write to: sends of theirs may be there that this process has not heard of.
+        self.sends_unread = False
         self.cost = 0
 
     def unseen_after(self, run: int, sequence: int) -> list[Recorded] | None:

@@ -79,8 +79,8 @@ class Effects:
                     reply(value, None)
                 except Exception:
                     log_failed_effect(entry)
-        for send in decision.sends:
-            self._outbox.dispatch(send)
+        if decision.sends:
+            self._outbox.dispatch_all(entry, decision.sends)
         for topic, news in decision.notifications:
             self._waiters.notify(entry.instance.key, topic, news)
         if decision.closed:

@@ -141,6 +141,7 @@ class Loading:
             try:
                 instance = loaded if isinstance(loaded, Instance) else self.restore(loaded)
                 entry = self._cache.add(CachedInstance(instance, None))
+                entry.sends_unread = self._store.shared
             except Exception as damage:
                 error = damage
         if entry is None:

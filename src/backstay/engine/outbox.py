@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol
 
+from backstay.engine.cache import CachedInstance
 from backstay.engine.deliveries import Receives, delivery, needs_records, with_records
 from backstay.engine.world import Alarm, rest
 from backstay.kernel.features.delivery import Deliver, ReturnSend
@@ -48,10 +49,48 @@ class Outbox:
         self._under_way: set[int] = set()
         self._queues: dict[Pair, deque[Send]] = {}
         self._again: dict[Pair, Alarm] = {}  # deliveries that failed and are retried
+        self._returned: set[int] = set()  # sends whose receiver did not exist, until their sender knows
+        self._behind: dict[int, list[Send]] = {}  # by sender: they leave when its earlier sends have been read
         self._stopped = False
         self._expected: dict[Pair, list[asyncio.Future[None]]] = {}
         # Brings a send to the process that owns its receiver; False: it has to be delivered here.
         self.elsewhere: Callable[[Send], Awaitable[bool]] | None = None
+
+    def dispatch_all(self, entry: CachedInstance, sends: Sequence[Send]) -> None:
+        """Bring the sends of an instance to their receivers, behind those that another process has made for it before.
+
+        That process has left a notice, which may not have been read yet. So when an instance was read from the database, its sends
+        are read before the first one that is made here leaves (`tests/sim/seeds`).
+        """
+        key = entry.instance.key
+        if entry.sends_unread and self._engine.owns(key):
+            entry.sends_unread = False
+            if key not in self._behind:
+                self._behind[key] = []
+                self._engine.world.spawn(self._read_earlier(key), "backstay-earlier-sends")
+        waiting = self._behind.get(key)
+        if waiting is not None:
+            waiting += sends
+            return
+        for send in sends:
+            self.dispatch(send)
+
+    async def _read_earlier(self, key: int) -> None:
+        earlier: Sequence[StoredSend] = ()
+        while not self._stopped:
+            try:
+                earlier = await self._engine.store.sends_of([key])
+                break
+            except StoreError as error:
+                log.warning("sends could not be read and are read again: %s", error)
+                await rest(self._engine.world, SECOND)
+        waiting = self._behind.pop(key)
+        # What was refused because its receiver did not exist comes behind that, if it is created now.
+        self._dispatch_all(row for row in earlier if row.key not in self._returned)
+        for send in waiting:
+            self.dispatch(send)
+        self._dispatch_all(row for row in earlier if row.key in self._returned)
+        self._returned.difference_update(row.key for row in earlier)
 
     def dispatch(self, send: Send) -> None:
         """Bring a send whose commit is on disk to its receiver."""
@@ -75,10 +114,10 @@ class Outbox:
     async def arrival(self, sender: int, namespace: str, workflow_id: str) -> None:
         """Wait until all messages from this sender to this receiver have arrived, or a delivery has failed.
 
-        If another process owns the sender, its rows are asked for a while.
+        If another process owns the sender, or has made sends for it that were not read yet, its rows are asked for a while.
         """
         pair = (sender, namespace, workflow_id)
-        if not self._engine.owns(sender):
+        if not self._engine.owns(sender) or sender in self._behind:
             for _ in range(LOOKS):
                 left = await self._engine.store.sends_of([sender])
                 if self._stopped or not any((row.namespace, row.workflow_id) == pair[1:] for row in left):
@@ -167,12 +206,16 @@ class Outbox:
         """Return a send whose receiver does not exist. If the sender creates the receiver again, the send follows that."""
 
         def follow() -> None:
+            if pair[0] in self._behind:
+                return
+            self._returned.discard(send.key)
             if any(other.message.creates for other in self._queues.get(pair, ())):
                 self.dispatch(send)
 
         def returned(value: Any, error: BaseException | None) -> None:
             self._engine.world.soon(follow)  # the sender's new messages are dispatched after this answer
 
+        self._returned.add(send.key)
         self._engine.submit(send.sender, ReturnSend(send=send), returned, again=False)
 
     def _failed(self, pair: Pair, queue: deque[Send], error: BaseException) -> None:
