@@ -28,6 +28,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         why = item.get_closest_marker("one_server")
         if why is not None and Chosen.shape.many:
             item.add_marker(pytest.mark.skip(reason=f"one server: {why.args[0]}"))
+        linked = item.get_closest_marker("needs_links")
+        if linked is not None and Chosen.shape.many and not Chosen.shape.links:
+            item.add_marker(pytest.mark.skip(reason=f"needs links: {linked.args[0]}"))
         ids = [id for mark in item.iter_markers("contract") for id in mark.args]
         unknown = [id for id in ids if id not in KNOWN]
         if unknown:

@@ -144,6 +144,7 @@ async def test_a_server_killed_in_the_middle_loses_nothing_and_its_worker_goes_o
 
 
 @pytest.mark.contract("QRY-01", "QRY-02", "QRY-08", "QRY-09", "CMD-12", "CMD-20")
+@pytest.mark.needs_links("a question is asked at the node that was reached, and its answer goes back there")
 async def test_talking_to_a_run_with_signals_queries_and_updates(server: Running) -> None:
     async with working(server) as desk:
         client = desk.client
@@ -223,6 +224,7 @@ async def test_exported_histories_satisfy_the_published_verifier(server: Running
             assert (report["status"], report["findings"]) == ("ok", []), report
 
 
+@pytest.mark.needs_links("which member is the first depends on how soon a task is taken")
 async def test_selections_are_decided_once_by_the_first_member_that_ends(server: Running) -> None:
     async with working(server) as desk:
         chosen = await desk.start("chooser")
@@ -291,6 +293,7 @@ async def test_a_worker_that_is_started_again_goes_on_in_the_middle(server: Runn
 
 
 @pytest.mark.contract("QRY-14")
+@pytest.mark.needs_links("a question is asked at the node that was reached, and its answer goes back there")
 async def test_a_query_is_asked_by_its_public_name(server: Running) -> None:
     async with working(server) as desk:
         basket = await desk.start("basket")
@@ -299,6 +302,7 @@ async def test_a_query_is_asked_by_its_public_name(server: Running) -> None:
             await desk.client.query_workflow(basket.workflow_id, "look")
 
 
+@pytest.mark.needs_links("a poll that does not wait finds what the node that it reached has")
 @pytest.mark.parametrize("kind", ["workflow", "activity"])
 async def test_a_poll_whose_connection_drops_after_its_task_was_leased_costs_no_work(
     server: Running, kind: str
@@ -346,6 +350,7 @@ async def _hang_up_after_asking(url: str, path: str, body: dict[str, Any]) -> No
 
 
 @pytest.mark.contract("QRY-17")
+@pytest.mark.needs_links("a question is asked at the node that was reached, and its answer goes back there")
 async def test_a_query_of_a_run_whose_code_has_changed_is_refused_and_changes_nothing(server: Running) -> None:
     async with working(server) as desk:
         moody = await desk.start("moody")
