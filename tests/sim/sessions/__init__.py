@@ -1,0 +1,1 @@
+"""Worker sessions at several nodes of one database."""
