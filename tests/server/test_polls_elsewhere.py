@@ -13,6 +13,8 @@ from msgspec.structs import replace
 
 from backstay.engine import fetching
 from backstay.engine.fetching import Fetching
+from backstay.server import heartbeats
+from backstay.server.registry import tell_nobody
 
 from ..remote.lossy import Lossy
 from .kit import ME, Api, blob, parked, serving, until
@@ -239,6 +241,21 @@ async def test_a_poll_that_has_waited_in_vain_looks_for_what_its_twin_has_got(po
         assert (await poll)["task_id"] == (await twin)["task_id"]
 
 
+async def test_a_poll_soon_finds_what_its_twin_has_got(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply to the first is lost, while its lease is written."""
+    monkeypatch.setattr(fetching, "TWIN", 500_000)
+    async with two(postgresql_url) as nodes:
+        twin = polling(nodes.owner, poll_request_id="p")
+        await parked(nodes.owner)
+        again = polling(nodes.front, poll_request_id="p")
+        await parked(nodes.front)
+        await nodes.owner.start("o-1")
+        assert (await asyncio.wait_for(again, 5))["task_id"] == (await twin)["task_id"]
+        await nodes.owner.start("o-2")
+        other = polling(nodes.front, poll_request_id="q")
+        assert (await other)["workflow_id"] == "o-2"
+
+
 # -- what a worker says of its task
 
 
@@ -343,7 +360,10 @@ async def test_a_build_that_drains_drains_at_every_node(postgresql_url: str) -> 
         assert refused.json()["reason"] == "worker_draining"
 
 
-async def test_a_worker_that_polls_at_one_node_is_alive_at_all(postgresql_url: str) -> None:
+async def test_a_worker_that_polls_at_one_node_is_alive_at_all(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats, "EVERY", 0)
     async with two(postgresql_url) as nodes:
         await nodes.front.server.registries.refresh()
         worker = nodes.front.server.workers.get("default", ME)
@@ -351,7 +371,7 @@ async def test_a_worker_that_polls_at_one_node_is_alive_at_all(postgresql_url: s
         before = nodes.front.server.workers.last_heard(worker)
         await nodes.owner.poll()
         await nodes.owner.server.workers.heartbeats.flush()
-        await nodes.front.server.registries.refresh()
+        await nodes.front.server.registries.look()
         assert nodes.front.server.workers.last_heard(worker) > before
 
 
@@ -359,6 +379,7 @@ async def test_a_worker_that_comes_back_at_another_node_is_not_forgotten(postgre
     async with two(postgresql_url) as nodes:
         here = nodes.owner.server.workers
         await nodes.owner.register("w")
+        nodes.front.server.workers.kept.on_write = tell_nobody
         here._forgotten_after = here.stale_after_seconds = 0
         here._began = -(1 << 60)
         await nodes.front.register("w", build_id="b2")

@@ -21,6 +21,7 @@ from backstay.engine.engine import Engine
 from backstay.engine.leases import Queue
 from backstay.engine.parked_polls import ParkedPoll
 from backstay.engine.peers import Links
+from backstay.engine.world import Alarm
 from backstay.kernel.features.lease import Release
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
@@ -39,6 +40,9 @@ from backstay.store import Unavailable
 PATIENCE = 2.0  # seconds to wait for a node that has told that tasks wait there
 LATE: Micros = 5 * SECOND  # after which a fetch whose reply was lost has come to its end
 REMEMBERED: Micros = 2 * SECOND  # news; a node that still has tasks then tells it again
+TWIN: Micros = (
+    SECOND  # after which a poll looks once more for what was leased under its id: the first try may just have got it
+)
 HINTS = 10_000  # queues, of which news are remembered
 
 Found = Callable[[ParkedPoll], Awaitable[Any]]
@@ -92,6 +96,19 @@ class Fetching:
             self._fetch(owner, poll)
         else:
             del self._hints[poll.place]
+
+    def look_soon(self, poll: ParkedPoll) -> Alarm:
+        """Look once more for a lease under the id of a poll. Its worker may have lost the reply of another node just before."""
+        return self._world.at(self._world.now() + TWIN, lambda: self._look_again(poll))
+
+    def _look_again(self, poll: ParkedPoll) -> None:
+        polls = self._engine.matching.polls
+        if polls.is_parked(poll) and not self._stopped and self._engine.down is None:
+            polls.hold(poll)
+            self._world.spawn(self._finding(poll), "backstay-fetch")
+
+    async def _finding(self, poll: ParkedPoll) -> None:
+        self._end(poll, await self._look_up(poll))
 
     # -- fetches
 

@@ -17,6 +17,7 @@ from backstay.engine.instances import Instances
 from backstay.engine.parked_polls import ParkedPoll
 from backstay.engine.peers import Links
 from backstay.engine.refused_completions import note_refusal
+from backstay.engine.world import Alarm
 from backstay.kernel.features.activity import (
     ActivityAssignment,
     AttemptReply,
@@ -325,6 +326,9 @@ class WorkerApi:
         alarm = engine.world.at(
             engine.world.now() + round(wait_seconds * SECOND), lambda: engine.dispatcher.end_poll(poll)
         )
+        twin: Alarm | None = None
+        if self.fetching is not None and call is not None and not is_fetch and not self._knows_all:
+            twin = self.fetching.look_soon(poll)
         try:
             assigned = await future
             if assigned is None and call is not None and not is_fetch and not self._knows_all:
@@ -339,6 +343,8 @@ class WorkerApi:
             raise
         finally:
             alarm.cancel()
+            if twin is not None:
+                twin.cancel()
             engine.matching.polls.unpark(poll)
             if self._polls_by_call.get(id) is poll:
                 del self._polls_by_call[id]

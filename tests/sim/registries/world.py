@@ -22,7 +22,7 @@ from backstay.store import RegistryEntry, Store, Unavailable
 
 from ..virtual import VirtualLoop, VirtualWorld
 
-NAMES = ("a", "b", "c")
+NAMES: tuple[str, ...] = ("a", "b", "c")
 LATE = 4.0 + PATIENCE
 """Seconds within which a node knows what it was not told."""
 
