@@ -232,8 +232,6 @@ class Shards:
         if lost:
             self._drop(lost)
         given = [shard for shard in sorted(mine - self._giving) if not owned[shard]]
-        if given and self._weight() == 0:
-            return  # its owner has not seen yet that this process is leaving: it hands them on
         if given:
             self.counts["received"] += len(given)
             self._gain(given, abandoned=False)

@@ -1,0 +1,28 @@
+"""A process that drains while others still give to it keeps nothing, and leaves nothing without an owner that works."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from tests.sdk.kit import eventually
+from tests.sim.disk import Disk
+from tests.sim.virtual import run
+
+from .two_processes import OnDisk, shared
+
+
+def test_shards_that_arrive_while_a_process_drains_are_handed_on() -> None:
+    async def story(_: object) -> None:
+        disk = Disk()
+        async with OnDisk(disk, 1, []) as stays, OnDisk(disk, 2, []) as drains:
+            await shared(stays, drains)
+            me, shards = drains.store.me, stays._node.shards
+            drains._node.facts = replace(drains._node.facts, draining=True)
+            await shards._give([shard for shard, mine in enumerate(stays.engine.owned) if mine][:8], me)
+            assert sum(row.owner == me for row in disk.ownership.shards) > sum(drains.engine.owned), (
+                "it has not looked yet"
+            )
+            await eventually(lambda: stays.engine.owns_all, "the other one works for all of them")
+            assert not any(row.owner == me for row in disk.ownership.shards)
+
+    run(1, story)
