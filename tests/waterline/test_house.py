@@ -218,6 +218,24 @@ def test_liveness_is_proven_passes_are_rehearsed_and_the_audit_knows(served: Ser
     assert "workflow_id=r-1" in page.url
 
 
+def test_nodes_are_listed_and_one_is_drained(postgresql_url: str, tmp_path: Path, new_page: NewPage) -> None:
+    options = ("--store", postgresql_url, "--auth", "none", "--node-name")
+    with ServerProcess(tmp_path, *options, "left") as one, ServerProcess(tmp_path, *options, "right"):
+        page = new_page(base_url=one.url)
+        page.goto("/waterline/system?section=server")
+        listed = page.get_by_role("region", name="nodes", exact=True)
+        left, right = (listed.get_by_role("row").filter(has_text=name) for name in ("left (this one)", "right"))
+        expect(left.get_by_text("active")).to_be_visible()
+        right.get_by_role("button", name="Drain").click()
+        dialog(page).get_by_role("button", name="Drain").click()
+        expect(right.get_by_text("drained")).to_be_visible()
+        expect(left.get_by_role("cell", name="256", exact=True)).to_be_visible()
+        right.get_by_role("button", name="Resume").click()
+        dialog(page).get_by_role("button", name="Resume").click()
+        expect(right.get_by_text("active")).to_be_visible()
+        page.goto("about:blank")  # before its server ends
+
+
 def test_runs_that_are_stranded_are_named_with_what_helps(page: Page, world: World) -> None:
     proof = world.get("/system/liveness")
     help = "POST /api/workflows/lost-1/repair"

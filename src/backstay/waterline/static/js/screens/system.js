@@ -12,7 +12,7 @@ const FILTERS = ["command_type", "workflow_id", "status", "source", "caller", "t
 const CHOICES = /** @type {Record<string, string[]>} */ ({ status: ["", "accepted", "rejected"], source: ["", "http", "python", "dw", "webhook", "workflow", "schedule"] });
 const TONES = /** @type {Record<string, [string, string]>} */ ({ error: ["red", "▲"], warning: ["amber", "↻"], ok: ["done", "✓"] });
 
-const PATHS = /** @type {const} */ (["system/liveness", "system/projections", "system/repair", "system/retention", "system/activity-timeouts", "cluster/info", "namespaces", "tokens", "sessions"]);
+const PATHS = /** @type {const} */ (["system/liveness", "system/projections", "system/repair", "system/retention", "system/activity-timeouts", "cluster/info", "nodes", "namespaces", "tokens", "sessions"]);
 
 /** @typedef {{[Path in (typeof PATHS)[number] | "system/health" | "audit"]: Resource<Api.Get<`/api/${Path}`>>}} All */
 
@@ -29,7 +29,7 @@ export function open(app) {
   const views = {
     health: [["system/liveness", "system/health"], () => health(app, all)],
     maintenance: [["system/repair", "system/retention", "system/activity-timeouts", "system/projections"], () => maintenance(app, all, load)],
-    server: [["cluster/info", "system/health", "namespaces"], () => server(app, all, load)],
+    server: [["cluster/info", "nodes", "system/health", "namespaces"], () => server(app, all, load, again)],
     access: [app.isAdmin ? ["tokens", "sessions"] : [], () => access(app, all, load)],
     audit: [["audit"], () => audit(app, all, filters())],
   };
@@ -37,11 +37,12 @@ export function open(app) {
   const load = () => { for (const name of shown()[0]) void all[name].load(); };
   load();
   let timer = 0;
+  const again = () => { timer ||= setTimeout(() => { timer = 0; load(); }, 1000); };
   return {
     title: () => `System, ${section()}`,
     topics: () => ["system"],
     // Health costs more than other answers: it follows what moves at a distance. The audit stands still until it is asked.
-    moved: () => { if (section() !== "audit") timer ||= setTimeout(() => { timer = 0; load(); }, 1000); },
+    moved: () => { if (section() !== "audit") again(); },
     close: () => clearTimeout(timer),
     keys: tableKeys,
     route: load,
@@ -94,8 +95,9 @@ function maintenance(app, all, load) {
   ];
 }
 
-/** @param {App} app @param {All} all @param {() => void} load */
-function server(app, all, load) {
+/** @param {App} app @param {All} all @param {() => void} load @param {() => void} again */
+function server(app, all, load, again) {
+  if (all.nodes.data?.nodes.some(({ status }) => !["active", "guest", "drained"].includes(status))) again();
   const create = () => {
     const values = { name: "", description: "", retention_days: 30 };
     asked(app, "post", "/api/namespaces", () => ({ ...values, retention_days: Number(values.retention_days) }), {
@@ -103,15 +105,21 @@ function server(app, all, load) {
       fields: (update) => [field(values, "name", "Name", update, { class: "mono" }), field(values, "description", "Description", update), field(values, "retention_days", "Days that closed runs are kept", update, { type: "number", min: "1", max: "365" })],
     })();
   };
+  /** @param {string} id @param {string} label @param {string} sentence */
+  const move = (id, label, sentence) => press(app, label, asked(app, "post", `/api/nodes/${id}/${label.toLowerCase()}`, () => ({}), { title: `${label} this node?`, sentence, label, done: () => { load(); setTimeout(load, 2500); } }), adminOnly(app, "do this"));
   const database = all["system/health"].data?.operator_metrics?.backend.database;
   return [
     panel("This server", null, ...held(all["cluster/info"], ({ topology, ...found }) => facts([
       ["server", `${found.server_id}, backstay ${found.version}`], ["environment", found.environment.name], ["shape", words(topology.current_shape)], ["roles", topology.current_roles.join(", ")],
-      ["node", `${topology.node.name}${topology.node.draining ? ", draining" : ""}`], ["shards", `owns ${topology.node.shards} of ${topology.shards}${topology.nodes > 1 ? `, one of ${topology.nodes} nodes` : ""}${topology.unowned_shards ? `; ${topology.unowned_shards} have no owner` : ""}`],
       ["tasks", `${words(topology.matching_role.task_dispatch_mode)}, woken by the ${topology.matching_role.wake_owner}`], ["database", database ? `${database.driver}, the engine is ${database.engine_here ? "here" : "elsewhere"}` : "…"],
       ["workers", `heard every ${found.worker_fleet.heartbeat_interval_seconds} s, silent after ${found.worker_fleet.stale_after_seconds} s`],
       ["largest payload", bytes(found.limits.max_payload_bytes)], ["longest history", `${count(found.structural_limits.history_length)} events`], ["protocols", `control plane ${found.control_plane.version}, workers ${found.worker_protocol.version}`],
     ], "mono"))),
+    panel("Nodes", null, ...held(all.nodes, (data) => table("nodes", [
+      ["node", (node) => `${node.name}${node.this ? " (this one)" : ""}`, "mono"], ["status", ({ status, note }) => told(["active", "guest"].includes(status) ? "ok" : "warning", [status, note].filter(Boolean).join(", "))],
+      "shards=shards number", "weight=weight number wide", "release=version wide", "address=address mono wide",
+      ["", ({ id, draining }) => (data.one_owner ? null : move(id, draining ? "Resume" : "Drain", draining ? "It takes shards again." : "It hands its shards to others and serves on."))],
+    ], data.nodes, "id"))),
     panel("Namespaces", press(app, "New namespace", create, adminOnly(app, "make namespaces")), ...held(all.namespaces, (data) => table("namespaces", [
       ["name", ({ name }) => named(`/waterline/?ns=${encodeURIComponent(name)}`, name)], "description=description note", "days kept=retention_days number", "made=created_at time wide"], data.namespaces, "name"))),
   ];
