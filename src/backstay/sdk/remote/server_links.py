@@ -150,6 +150,8 @@ class ServerLinks:
         self.shares[link].open = True
         self.database = opened.database
         before = next((one for one in self.all if one is not link and one.node == opened.node), None)
+        if self.is_shared and opened.node != link.node:
+            self.host.orphan(link)  # this node did not send its tasks
         link.node = opened.node
         if before is not None and opened.node is not None:
             self._drop(before)  # its server has closed it for this one
@@ -257,11 +259,17 @@ class ServerLinks:
 
     # -- slots
 
-    def slots_for(self, link: ServerLink) -> wire.Slots:
-        """The slots that a link is opened with: all, if it is the only one; else those of its tasks, until others have returned
-        some."""
+    def slots_for(self, link: ServerLink, way: Way) -> wire.Slots:
+        """The slots that a link is opened with: those that no task takes, if it is the only one; else those of its tasks, until
+        others have returned some. Which node answers may not be known, nor whether it knows of the link's tasks."""
         alone = not any(share.is_used for other, share in self.shares.items() if other is not link)
-        slots = self.total if alone else self.host.count(link)
+        if not alone:
+            slots = self.host.count(link)
+        elif self.is_shared:
+            others = [one for one in (None, *self.all) if one is not link or way.to is None]
+            slots = _without(self.total, [self.host.count(one) for one in others])
+        else:
+            slots = self.total
         self.shares[link].opens(slots)
         return slots
 
@@ -283,7 +291,7 @@ class ServerLinks:
     def divide(self) -> None:
         """Divide the slots anew, if nodes have come or gone, or if tasks wait at one while another has slots that it does not
         need."""
-        if not self.is_shared and not any(share.turn for share in self.shares.values()):
+        if not self.is_shared and not any(share.turn or share.given != self.total for share in self.shares.values()):
             return  # the only node has all of them
         loop = asyncio.get_running_loop()
         held = {share: self.host.count(link) for link, share in self.shares.items()}
@@ -322,3 +330,7 @@ class ServerLinks:
     def _divide_again(self) -> None:
         self._again = None
         self.divide()
+
+
+def _without(total: wire.Slots, used: list[wire.Slots]) -> wire.Slots:
+    return wire.Slots(*(max(getattr(total, kind) - sum(getattr(one, kind) for one in used), 0) for kind in KINDS))

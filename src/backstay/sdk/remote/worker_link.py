@@ -168,7 +168,7 @@ class ServerLink:
         self._http = way.client()
         self.access = way.access
         mine, orphans, others = links.held(self)
-        slots = links.slots_for(self)
+        slots = links.slots_for(self, way)
         opening = links.open_request(slots)
         if links.is_shared:
             known = None if way.to is None else links.database
