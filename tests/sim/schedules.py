@@ -199,14 +199,21 @@ class ScheduleLaws:
         row = decision.instance
         if instance_kind(row.namespace) != "schedule":
             return
-        fired = 0
+        fired: Counter[int] = (
+            Counter()
+        )  # by the time of the decision: a commit may have several that waited for the database
         for entry in decision.events:
             kind = entry.type
             if kind == "ScheduleCreated":
                 self._lives.setdefault(row.key, []).append(Life(row.workflow_id))
             life = self._lives[row.key][-1]
-            fired += self._event(life, entry, punctual=row.key not in self._sim.sabotaged)
-        self._must(fired <= 1, "one fire for all that was missed", (row.workflow_id, fired))
+            fired[entry.at] += self._event(life, entry, punctual=row.key not in self._sim.sabotaged)
+        faults = self._sim.faults.fired
+        one_time = (
+            faults["clock"] + faults["clock step"] > 0
+        )  # recorded time does not go back: they may all have that of a fast clock
+        once = one_time or max(fired.values(), default=0) <= 1
+        self._must(once, "one fire for all that was missed", (row.workflow_id, fired))
         life = self._lives[row.key][-1]
         idle = life.active and not life.over and not life.running
         self._must(not (idle and life.buffer), "who waited goes when nothing is in its way", (life.id, life.buffer))
