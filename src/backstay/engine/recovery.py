@@ -110,6 +110,8 @@ class Recovery:
     def _lost(self, shards: Collection[int]) -> None:
         self._unread -= frozenset(shards)
         self._abandoned -= frozenset(shards)
+        if not self._unread and self._engine.down is None:  # all that is left was read before these came
+            self._engine.leases.read = True
 
     async def _try_to_come_up(self) -> None:
         try:

@@ -179,13 +179,6 @@ LINK_MUTANTS = [
         link=True,
     ),
     Mutant(
-        "another node learns late of tasks whose node is gone",
-        "backstay.sdk.remote.worker_link:ServerLink._open_by",
-        "self._renew_at = 0.0",
-        "pass",
-        link=True,
-    ),
-    Mutant(
         "a node does not say that tasks wait there",
         "backstay.server.native.shared_slots:SharedSlots._count",
         "found[station.slot(lane.kind, lane.type)] += size",

@@ -172,11 +172,9 @@ class ServerLink:
         opening = links.open_request(slots)
         if links.is_shared:
             known = None if way.to is None else links.database
-            opening = replace(opening, total=links.total, elsewhere=[*orphans, *others], database=known)
-        else:
-            mine += orphans
+            opening = replace(opening, total=links.total, elsewhere=others, database=known)
         try:
-            reply = await self._http.post(wire.OPEN, wire.encode(replace(opening, holding=mine)), ANSWER)
+            reply = await self._http.post(wire.OPEN, wire.encode(replace(opening, holding=[*mine, *orphans])), ANSWER)
         except NotHttp as strange:
             raise errors.ServerUnreachable(self.access.url, str(strange)) from None
         if reply.status != 200:

@@ -145,7 +145,7 @@ class WorkerLink:
             if task is not None and task.attempt == held.attempt:
                 engine.matching.remote_workers.hold(self.station, task)
                 self.held.renew(task)
-            elif not self.slots.shared or engine.owns(held.key):
+            elif not self.slots.shared or (engine.owns(held.key) and engine.leases.read):
                 lost.append(held.task_id)
         for held in elsewhere:
             leased.pop(held.task_id, None)
