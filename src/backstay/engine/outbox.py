@@ -57,7 +57,7 @@ class Outbox:
         self.elsewhere: Callable[[Send], Awaitable[bool]] | None = None
 
     def dispatch_all(self, entry: CachedInstance, sends: Sequence[Send]) -> None:
-        """Bring the sends of an instance to their receivers, behind those that another process has made for it before.
+        """Bring the sends of an instance to their receivers, after those that another process has made for it before.
 
         That process has left a notice, which may not have been read yet. So when an instance was read from the database, its sends
         are read before the first one that is made here leaves (`tests/sim/seeds`).
@@ -85,7 +85,7 @@ class Outbox:
                 log.warning("sends could not be read and are read again: %s", error)
                 await rest(self._engine.world, SECOND)
         waiting = self._behind.pop(key)
-        # What was refused because its receiver did not exist comes behind that, if it is created now.
+        # What was refused because its receiver did not exist comes after that, if it is created now.
         self._dispatch_all(row for row in earlier if row.key not in self._returned)
         for send in waiting:
             self.dispatch(send)
