@@ -137,8 +137,8 @@ class Api:
 
 
 @asynccontextmanager
-async def serving(*, still: bool = True, **settings: Any) -> AsyncIterator[Api]:
-    """A server with its own database in memory unless one is named."""
+async def serving(*, still: bool = True, linked: bool = True, **settings: Any) -> AsyncIterator[Api]:
+    """A server with its own database in memory unless one is named. `linked`: whether others can call it."""
     settings = {"token": TOKEN, "store": "sqlite::memory:", "host": "127.0.0.1"} | settings
     chosen = Settings(**settings)
     if Chosen.shape.many and chosen.store == "sqlite::memory:":
@@ -159,7 +159,7 @@ async def serving(*, still: bool = True, **settings: Any) -> AsyncIterator[Api]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
         listening.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        async with Server(chosen, world if still else None, address=url) as server:
+        async with Server(chosen, world if still else None, address=url if linked else None) as server:
             app = App(server)
             http_server = HttpServer(app)
             await http_server.listen([listening])

@@ -24,7 +24,7 @@ from backstay.engine.counters import Counters
 from backstay.engine.dispatch import Dispatcher
 from backstay.engine.effects import Effects, log_failed_effect
 from backstay.engine.inline import InlineCode
-from backstay.engine.leases import Leases
+from backstay.engine.leases import Leases, Queue
 from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
@@ -109,7 +109,7 @@ class Engine:
         self.waiters = Waiters(world, store.moved, self.owns)
         self._uncommitted = Uncommitted()
         self.lookup = InstanceLookup(self)
-        self.loading = Loading(self, world, store, machine, self.cache, self.timers)
+        self.loading = Loading(self, world, store, machine, self.cache, self.timers, self.leases)
         self.outbox = Outbox(self)
         self._refusals = Refusals(self)
         self.dispatcher = Dispatcher(self, world, self.matching, self.leases, self.loading)
@@ -487,6 +487,10 @@ class Engine:
                 return False
             self.discard_cached(entry)
         return True
+
+    def serve_freed(self, queues: Sequence[Queue]) -> None:
+        """Another process has ended leases of these queues."""
+        self.dispatcher.serve_freed(queues, ())
 
     def submit_later(self, key: int, message: Message) -> None:
         """Submit a message after a pause, because its instance could not be read."""

@@ -7,7 +7,7 @@ was holding, and how many tasks of a queue are leased.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from backstay.kernel.decision import TaskChange
 from backstay.kernel.task import Task
@@ -20,6 +20,7 @@ class Leases:
         self._tasks: dict[str, Task] = {}
         self._calls: dict[tuple[str, str, str], str] = {}
         self._counts: dict[Queue, Counter[int | None]] = {}  # by the process that gave them
+        self._of_instances: dict[int, set[str]] = {}  # task ids
         self.read = False  # False until the rows were read, and again after a commit whose outcome is unknown
 
     def committed(self, changes: Iterable[TaskChange]) -> Sequence[Queue]:
@@ -39,6 +40,7 @@ class Leases:
         self._tasks[task.id] = task
         queue = queue_of(task)
         self._counts.setdefault(queue, Counter())[task.node] += 1
+        self._of_instances.setdefault(task.workflow, set()).add(task.id)
         if task.call is not None and task.owner is not None:
             self._calls[task.routing.namespace, task.owner, task.call] = task.id
 
@@ -51,6 +53,16 @@ class Leases:
         for task in leased.values():
             self.add(task)
         self.read = True
+
+    def found(self, instance: int, tasks: Mapping[str, Task]) -> Sequence[Queue]:
+        """An instance was read, with these tasks. Returns the queues of leases that another process has ended."""
+        freed: Sequence[Queue] = ()
+        for task_id in list(self._of_instances.get(instance, ())):
+            task, before = tasks.get(task_id), self._tasks[task_id]
+            if task is None or task.state != "leased" or (task.owner, task.attempt) != (before.owner, before.attempt):
+                self._drop(task_id)
+                freed = (*freed, queue_of(before))
+        return freed
 
     def forget(self, is_lost: Callable[[int], bool]) -> list[Task]:
         """Drop the leases of these instances, and return them: another process owns them."""
@@ -80,12 +92,15 @@ class Leases:
     def of(self, namespace: str, owner: str) -> list[Task]:
         return [task for task in self._tasks.values() if task.owner == owner and task.routing.namespace == namespace]
 
-    def of_session(self, namespace: str, session_id: str) -> int:
-        """How many activities of a session are leased."""
-        return sum(
-            task.session is not None and task.session.session_id == session_id and task.routing.namespace == namespace
+    def of_session(self, namespace: str, session_id: str) -> list[Task]:
+        """The activities of a session that are leased."""
+        return [
+            task
             for task in self._tasks.values()
-        )
+            if task.session is not None
+            and task.session.session_id == session_id
+            and task.routing.namespace == namespace
+        ]
 
     def count_in(self, kind: str, namespace: str, node: int | None = None) -> int:
         return sum(self.count(place, node) for place in self._counts if place[:2] == (kind, namespace))
@@ -104,6 +119,10 @@ class Leases:
         task = self._tasks.pop(task_id, None)
         if task is None:
             return None
+        others = self._of_instances[task.workflow]
+        others.discard(task_id)
+        if not others:
+            del self._of_instances[task.workflow]
         queue = queue_of(task)
         counts = self._counts[queue]
         counts[task.node] -= 1

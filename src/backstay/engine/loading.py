@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from backstay.engine.cache import Cache, CachedInstance, Reply
+from backstay.engine.leases import Leases, Queue
 from backstay.engine.refused_completions import Submits
 from backstay.engine.timer_queue import TimerQueue
 from backstay.engine.world import World, turn
@@ -35,6 +36,7 @@ class LoadingEngine(Submits, Protocol):
     down: Unavailable | None
 
     def owns(self, key: int) -> bool: ...
+    def serve_freed(self, queues: Sequence[Queue]) -> None: ...
     def submit_later(self, key: int, message: Message) -> None: ...
     def decide(self, entry: CachedInstance, message: Message, reply: Reply | None, again: bool) -> None: ...
     def keep_or_evict(self, entry: CachedInstance) -> None: ...
@@ -42,7 +44,14 @@ class LoadingEngine(Submits, Protocol):
 
 class Loading:
     def __init__(
-        self, engine: LoadingEngine, world: World, store: Store, machine: Machine, cache: Cache, timers: TimerQueue
+        self,
+        engine: LoadingEngine,
+        world: World,
+        store: Store,
+        machine: Machine,
+        cache: Cache,
+        timers: TimerQueue,
+        leases: Leases,
     ) -> None:
         self._engine = engine
         self._world = world
@@ -50,6 +59,7 @@ class Loading:
         self._machine = machine
         self._cache = cache
         self._timers = timers
+        self._leases = leases
         self._waiting: dict[int, list[WaitingMessage]] = {}  # by instance that is being read
         self._later: dict[int, list[WaitingMessage]] = {}  # arrived during the read
         self._outdated: set[int] = set()  # instances to be read once more
@@ -156,10 +166,17 @@ class Loading:
         if self._engine.owns(key):
             # Another process may have changed its wake.
             self._timers.set(key, entry.instance.next_wake)
+        freed = self._recount_leases(entry.instance)
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
+        if freed:
+            self._engine.serve_freed(freed)
         if not entry.inflight:
             self._engine.keep_or_evict(entry)
+
+    def _recount_leases(self, instance: Instance) -> Sequence[Queue]:
+        """The queues in which another process has ended a lease of this instance that this process knows."""
+        return () if self._store.exclusive else self._leases.found(instance.key, instance.tasks)
 
     def unchanged(self, opening: Opening) -> Instance | None:
         """The committed state in memory, for reading, if it is exactly what these rows say."""

@@ -82,6 +82,11 @@ class StoredRegistry(Generic[T]):
     def get(self, namespace: str, name: str) -> T | None:
         return self._entries.get((namespace, name))
 
+    def stored(self, namespace: str, name: str) -> T | None:
+        """An entry as it was last read or written, without what was noted since."""
+        body = self._stored.get((namespace, name))
+        return None if body is None else self._decode(body)
+
     def all(self) -> list[T]:
         return list(self._entries.values())
 

@@ -27,6 +27,7 @@ from backstay.protocol.tasks import optional_iso
 from backstay.server.answers.house import WorkerSessionAnswer
 from backstay.server.http_errors import HttpError
 from backstay.server.registry import StoredRegistry
+from backstay.server.session_leases import SessionLeases
 from backstay.server.workers import RegisteredWorker, WorkerRegistry
 from backstay.store import Store, Unavailable
 
@@ -58,6 +59,9 @@ class SessionRegistry:
         self._workers = workers
         self._writing: dict[tuple[str, str], asyncio.Task[None]] = {}  # changes of sessions on their way to disk
         self._alarms: dict[tuple[str, str], Alarm] = {}
+        self._renewals: dict[tuple[str, str], Alarm] = {}  # when what was noted is written
+        self._leases = SessionLeases(engine)
+        self._version: int | None = None  # of the registries, when sessions were read last
 
     @property
     def _engine(self) -> Engine:
@@ -91,11 +95,14 @@ class SessionRegistry:
         if self._engine.store.exclusive:
             return True
         place = (namespace, session.session_id)
-        writing = self._writing.get(place)
-        if writing is not None:
+        while (writing := self._writing.get(place)) is not None:
             await asyncio.wait([writing])
-        found = self.get(*place)
-        return found is not None and found.worker_id == worker_id
+        try:
+            await self._look()
+        except Unavailable:
+            return False
+        found = self.kept.stored(*place)  # what is only noted may be lost to another server
+        return found is not None and found.worker_id == worker_id and found.closed_at is None
 
     def heard(self, namespace: str, session_id: str) -> None:
         """Renew the session, since one of its activities is alive."""
@@ -103,11 +110,23 @@ class SessionRegistry:
         if found is None or self.status(found) != "active":
             return
         renewed = self._renewed(found, found.lease_seconds)
-        half = found.lease_seconds * SECOND // 2
-        if found.lease_expires_at - self._now() < half:  # written only now: a restart would take it for expired
+        stored = self.kept.stored(namespace, session_id)
+        due = 0 if stored is None else stored.lease_expires_at - found.lease_seconds * SECOND // 2
+        if due < self._now():  # written only now: a restart, and other servers, would take it for expired
             self._write_soon(renewed)
         else:
             self.kept.note(namespace, session_id, renewed)
+            if (namespace, session_id) not in self._renewals and not self._engine.store.exclusive:
+                self._renewals[namespace, session_id] = self._engine.world.at(
+                    due, lambda: self._write_renewal(namespace, session_id)
+                )
+
+    def _write_renewal(self, namespace: str, session_id: str) -> None:
+        """Write what was only noted, before other servers take the session for expired."""
+        del self._renewals[namespace, session_id]
+        found, stored = self.get(namespace, session_id), self.kept.stored(namespace, session_id)
+        if found is not None and stored is not None and stored.lease_expires_at < found.lease_expires_at:
+            self._write_soon(found)
 
     # -- for workers
 
@@ -115,6 +134,8 @@ class SessionRegistry:
         while True:
             refusal = self._refusal(worker, replace(session, create_if_missing=True), creating=True)
             if refusal is not None:
+                if await self._look():
+                    continue
                 raise self._shown(refusal, worker.namespace, session.session_id)
             found = self.get(worker.namespace, session.session_id)
             if found is not None and self.status(found) == "active":
@@ -146,9 +167,11 @@ class SessionRegistry:
             if await self._write(closed):
                 return "closed", closed
 
-    def check_claim(self, worker: RegisteredWorker, session: WorkerSession) -> None:
+    async def check_claim(self, worker: RegisteredWorker, session: WorkerSession) -> None:
         """Refuse a claim by task id that a poll would not get either."""
         refusal = self._refusal(worker, session)
+        if refusal is not None and await self._look():
+            refusal = self._refusal(worker, session)
         if refusal is not None:
             raise self._shown(refusal, worker.namespace, session.session_id)
 
@@ -201,7 +224,7 @@ class SessionRegistry:
             "max_concurrent_activities": options.max_concurrent_activities,
             "create_if_missing": options.create_if_missing,
             "allow_reacquire_after_failure": options.allow_reacquire_after_failure,
-            "active_activity_count": self._busy(session.namespace, options.session_id),
+            "active_activity_count": self._leases.count(session.namespace, options.session_id),
             "waiting_activity_count": self._engine.matching.lanes.count_of_session(
                 session.namespace, options.session_id
             ),
@@ -232,7 +255,8 @@ class SessionRegistry:
         found = self.get(worker.namespace, id)
         if found is not None and self.status(found) == "active" and found.worker_id == worker.worker_id:
             limit = found.options.max_concurrent_activities
-            if not creating and self._busy(worker.namespace, id) >= limit:
+            if not creating and self._leases.count(worker.namespace, id) >= limit:
+                self._leases.check(worker.namespace, id, lambda: self.relieve(worker.namespace, worker.task_queue))
                 message = f"session {id!r} runs as many activities as it may ({limit})"
                 return _refused(409, "session_activity_limit_exceeded", message)
             return None
@@ -268,8 +292,8 @@ class SessionRegistry:
 
     async def _owned(self, worker: RegisteredWorker, session_id: str) -> SessionRecord:
         found = self.get(worker.namespace, session_id)
-        if (found is None or found.worker_id != worker.worker_id) and not self._engine.store.exclusive:
-            await self.kept.load()  # another server may have made it just now
+        if found is None or found.worker_id != worker.worker_id:
+            await self._look()
             found = self.get(worker.namespace, session_id)
         if found is None:
             raise _refused(404, "session_not_found", f"there is no session {session_id!r}")
@@ -284,12 +308,6 @@ class SessionRegistry:
         problem.fields["status"] = None if found is None else self.status(found)
         problem.fields["session"] = None if found is None else self.view(found)
         return problem
-
-    def _busy(self, namespace: str, session_id: str) -> int:
-        engine = self._engine
-        return engine.leases.of_session(namespace, session_id) + engine.matching.polls.count_reserved(
-            namespace, session_id
-        )
 
     def _made(self, worker: RegisteredWorker, session: WorkerSession) -> SessionRecord:
         now = self._now()
@@ -347,14 +365,40 @@ class SessionRegistry:
             if before is not None:
                 await asyncio.wait([before])
             try:
-                await self._write(session)
+                while await self._may_write(session):
+                    if await self._write(session):
+                        return
             except Unavailable as error:
                 log.warning("session %s could not be written: %s", session.options.session_id, error)
-                if not self._engine.store.exclusive:
-                    self.kept.undo(*place)
+            if not self._engine.store.exclusive:
+                self.kept.undo(*place)
 
         task = self._writing[place] = self._engine.world.spawn(write(), "backstay-session")
         task.add_done_callback(lambda done: self._written(place, done))
+
+    async def _may_write(self, session: SessionRecord) -> bool:
+        """Whether a change that was decided a moment ago may still be made: another server may have been faster."""
+        place = (session.namespace, session.options.session_id)
+        stored = self.kept.stored(*place)
+        if self._engine.store.exclusive or stored is None:
+            return True
+        if stored.worker_id == session.worker_id:
+            return stored.closed_at is None and stored.lease_expires_at < session.lease_expires_at
+        if self._workers.get(stored.namespace, stored.worker_id) is None:
+            await self._workers.kept.load()  # it may be known to the server that has made the session
+            stored = self.kept.stored(*place) or stored
+        return self.status(stored) in ("failed", "orphaned") and stored.options.allow_reacquire_after_failure
+
+    async def _look(self) -> bool:
+        """Read sessions and workers again if another server may have changed some. Whether one has."""
+        store = self._engine.store
+        before = self.kept.changes, self._workers.changes
+        version = None if store.exclusive else await store.registry_version()
+        if not store.exclusive and (version is None or version != self._version):
+            await self._workers.kept.load()
+            await self.kept.load()
+            self._version = version
+        return before != (self.kept.changes, self._workers.changes)
 
     def _written(self, place: tuple[str, str], done: asyncio.Task[None]) -> None:
         if self._writing.get(place) is done:

@@ -9,6 +9,6 @@ SESSIONS = "backstay.server.sessions:SessionRegistry"
 MUTANTS = [
     Mutant("keep without guard", f"{SESSIONS}._write", "self._engine.store.exclusive", "True"),
     Mutant("sent before it is known whose it is", f"{SESSIONS}.holds", "self._engine.store.exclusive", "True"),
-    Mutant("what is on its way is not waited for", f"{SESSIONS}.holds", "writing is not None", "False"),
-    Mutant("what was not written is believed", f"{SESSIONS}._write_soon", "self.kept.undo(*place)", "pass"),
+    Mutant("nobody looks", f"{SESSIONS}.holds", "await self._look()", "pass"),
+    Mutant("whoever is not known is gone", f"{SESSIONS}._may_write", "await self._workers.kept.load()", "pass"),
 ]

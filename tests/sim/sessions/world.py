@@ -1,12 +1,14 @@
 """A day of nodes that match activities of the same worker sessions, each by itself.
 
-Each has the real `SessionRegistry`. The law (S10): a session has one worker, whatever node has matched it. An activity is sent only to
-the worker that the entry on disk names, and an entry gets another worker only when the session was over for the one before.
+Each has the real `SessionRegistry`, and no links: it learns what others have done when it looks. A worker registers at one node. The law
+(S10): a session has one worker, whatever node has matched it. An activity is sent only to the worker that the entry on disk names, never in
+a session that was closed, and an entry gets another worker only when the session was over for the one before.
 """
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +17,7 @@ import msgspec
 
 from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import Micros
+from backstay.server.http_errors import HttpError
 from backstay.server.sessions import SessionRecord, SessionRegistry
 from backstay.server.workers import RegisteredWorker, WorkerRegistry
 from backstay.store import RegistryEntry, Store, Unavailable
@@ -56,6 +59,10 @@ class SessionStore:
         await self._day.travel()
         return True
 
+    async def registry_version(self) -> int:
+        await self._day.travel()
+        return self._day.version
+
     def keep(self, entry: RegistryEntry, done: Any) -> None:
         self._day.loop.create_task(self._keep(entry, done))
 
@@ -77,7 +84,7 @@ class MatchingNode:
         world = VirtualWorld(day.loop, number)
         self.workers = WorkerRegistry(store, world, 10**6, 10**7)
         nothing: Any = SimpleNamespace(
-            of_session=lambda *_: 0, count_reserved=lambda *_: 0, serve_polls=lambda *_: None
+            of_session=lambda *_: [], count_reserved=lambda *_: 0, serve_polls=lambda *_: None
         )
         engine: Any = SimpleNamespace(
             store=store, world=world, leases=nothing, matching=SimpleNamespace(polls=nothing), dispatcher=nothing
@@ -85,19 +92,37 @@ class MatchingNode:
         self.sessions: SessionRegistry = day.registry(store, lambda: engine, self.workers)
 
     async def open(self) -> None:
-        for name in WORKERS:
-            worker = RegisteredWorker(
-                worker_id=name, namespace="", task_queue="q", runtime="python", registered_at=0, updated_at=0
-            )
-            await self.workers.register(worker)
+        await self.workers.load()
         await self.sessions.load()
+
+    async def register(self, name: str) -> None:
+        worker = RegisteredWorker(
+            worker_id=name, namespace="", task_queue="q", runtime="python", registered_at=0, updated_at=0
+        )
+        await self.workers.register(worker)
+
+    async def look_for(self, worker: str) -> RegisteredWorker:
+        if self.workers.get("", worker) is None:
+            await self.workers.kept.load()
+        return self.workers.registered("", worker)
+
+    async def look_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(self._day.dice.random())
+            for registry in (self.workers.kept, self.sessions):
+                await registry.load()
 
     async def match(self, session: WorkerSession, worker: str) -> bool:
         """A worker asks for an activity of a session. True: it was sent one."""
+        await self.look_for(worker)
         if not self.sessions.admits("", session, worker):
             return False
         self.sessions.took("", session, worker)
         return await self.sessions.holds("", session, worker)
+
+    async def close(self, session_id: str, worker: str) -> None:
+        with suppress(HttpError, Unavailable):  # it is another worker's
+            await self.sessions.close(await self.look_for(worker), session_id, None)
 
 
 class SessionDay:
@@ -108,6 +133,8 @@ class SessionDay:
         self.loop = VirtualLoop()
         self.registry = registry
         self.rows: dict[tuple[str, str, str], bytes] = {}
+        self.version = 0
+        self.closed = 0
         self.sent = 0
         self.moved = 0
         self._broken: list[BaseException] = []
@@ -128,10 +155,12 @@ class SessionDay:
         before = self.record(entry.name)
         assert entry.body is not None
         self.rows[place] = entry.body
+        self.version += 1
         after = self.record(entry.name)
         if entry.kind != KIND or after is None:
             return
-        self._named.setdefault(entry.name, []).append((self.now(), after.worker_id))
+        holder = after.worker_id if after.closed_at is None else "nobody"
+        self._named.setdefault(entry.name, []).append((self.now(), holder))
         if before is not None and before.worker_id != after.worker_id:
             self.moved += 1
             if before.closed_at is None and before.lease_expires_at > self.now():
@@ -145,12 +174,18 @@ class SessionDay:
     async def _caller(self) -> None:
         for _ in range(40):
             await asyncio.sleep(self.dice.choice([0, 0.001, 0.01, 0.5, 4]))
-            name, worker = self.dice.choice(SESSIONS), self.dice.choice(WORKERS)
+            name, worker = f"{self.dice.choice(SESSIONS)}{self.closed}", self.dice.choice(WORKERS)
             session = WorkerSession(session_id=name, lease_seconds=self.dice.choice([1, 2, 5]), ttl_seconds=10**5)
             began = self.now()
             if await self.dice.choice(self.nodes).match(session, worker):
                 self.sent += 1
                 self._is_sent(name, worker, began)
+                if self.fires(0.1):
+                    await self.dice.choice(self.nodes).close(name, worker)
+                    self.loop.call_later(self.dice.random(), self._next_names)  # others go on to ask for it
+
+    def _next_names(self) -> None:
+        self.closed += 1
 
     def _is_sent(self, name: str, worker: str, began: Micros) -> None:
         """The entry names this worker, or has named it since the activity was matched."""
@@ -177,5 +212,10 @@ class SessionDay:
         self.nodes = [MatchingNode(self, number) for number in range(self.dice.choice([2, 3]))]
         for node in self.nodes:
             await node.open()
+        for worker in WORKERS:
+            await self.dice.choice(self.nodes).register(worker)
+        looks = [self.loop.create_task(node.look_now_and_then()) for node in self.nodes if self.fires(0.5)]
         await asyncio.gather(*(self.loop.create_task(self._caller()) for _ in range(4)))
+        for look in looks:
+            look.cancel()
         await asyncio.gather(*(node.sessions.settle() for node in self.nodes))

@@ -188,10 +188,10 @@ async def _check_session(server: Server, request: HttpRequest, owner: str) -> No
     for task in () if loaded is None else loaded.tasks:
         if task.id == request.params["task_id"] and task.session is not None:
             worker = server.workers.registered(request.namespace, owner)
-            server.sessions.check_claim(worker, task.session)
+            await server.sessions.check_claim(worker, task.session)
             server.sessions.took(request.namespace, task.session, worker.worker_id)
             if not await server.sessions.holds(request.namespace, task.session, worker.worker_id):
-                server.sessions.check_claim(worker, task.session)  # another server was faster
+                await server.sessions.check_claim(worker, task.session)  # another server was faster
 
 
 def _same_task(request: HttpRequest, body: AttemptBody) -> None:
