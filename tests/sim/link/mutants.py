@@ -193,11 +193,4 @@ LINK_MUTANTS = [
         "pass",
         link=True,
     ),
-    Mutant(
-        "what was leased before a shard has moved is forgotten",
-        "backstay.engine.engine:Engine.lose",
-        "self.matching.admission.moved(given)",
-        "pass",
-        link=True,
-    ),
 ]
