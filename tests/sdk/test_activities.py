@@ -952,6 +952,37 @@ async def test_an_activity_that_runs_when_its_app_closes_gets_time_to_end(
     assert len(begun) == calls
 
 
+@pytest.mark.embedded("opens apps of its own")
+async def test_an_activity_that_was_taken_and_has_not_begun_when_its_app_closes_gets_time_to_end(
+    postgresql_url: str,
+) -> None:
+    begun: list[int] = []
+    enough = asyncio.Event()
+
+    @activity(type="slow")
+    async def slow() -> str:
+        begun.append(1)
+        asyncio.get_running_loop().call_later(0.1, enough.set)
+        await enough.wait()
+        return "done"
+
+    @workflow(type="patient")
+    async def patient() -> str:
+        return await slow()
+
+    async with AsyncBackstay(postgresql_url, [patient, slow]) as app:
+        free = app.executor.activities._free
+        before = dict(free)
+        starting = asyncio.create_task(app.start(patient, "p"))
+        while free == before:
+            await asyncio.sleep(0)
+        assert not begun, "its lease is not on disk yet"
+    await starting
+    async with AsyncBackstay(postgresql_url, [patient, slow]) as app:
+        assert await app.handle(patient, "p").result() == "done"
+    assert len(begun) == 1
+
+
 @pytest.mark.embedded("a server stays open")
 async def test_an_activity_that_ends_after_its_app_closed_is_not_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

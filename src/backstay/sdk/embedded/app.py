@@ -302,6 +302,8 @@ class AsyncBackstay(AsyncClient):
     async def _close(self) -> None:
         # Also if closing is cancelled during the grace, the database is released for the next process.
         try:
+            self.executor.activities.take_no_more()
+            await self.engine.settle()  # what was taken just now begins with its commit
             await self.executor.activities.leave(self._grace)
         finally:
             try:

@@ -155,9 +155,12 @@ class ActivityRunner:
                 if task is not None and _has_begun(task):
                     task.cancel()  # an attempt that has not begun checks first, and reports its end
 
+    def take_no_more(self) -> None:
+        self._leaving = True
+
     async def leave(self, grace: float) -> None:
         """Take no more attempts, and give those that run this many seconds to end."""
-        self._leaving = True
+        self.take_no_more()
         if self._running:
             self._last = asyncio.get_running_loop().create_future()
             await asyncio.wait([self._last], timeout=grace)
