@@ -223,6 +223,7 @@ async def test_queues_of_a_namespace_take_turns() -> None:
         assert bench.began.index("late") < 4, "the queue with more to do does not keep the other waiting"
 
 
+@pytest.mark.needs_links("a poll that does not wait finds what the node that it reached has")
 async def test_a_lease_that_ends_serves_a_poll_and_a_worker_of_ours_at_the_same_queue() -> None:
     """What a poll cannot take goes to the worker of ours beside it, and the other way round."""
     async with house(activity_task_max_active_leases_per_queue=1) as it:
