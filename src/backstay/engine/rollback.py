@@ -162,7 +162,9 @@ class Rollback:
         try:
             key = await self._engine.key_of(instance.namespace, instance.workflow_id)
             if key is None:
-                self._engine.address(instance.namespace, instance.workflow_id, message, reply)
+                # The record of an earlier attempt that it may have was never written, either.
+                again = message.with_record(None)
+                self._engine.address(instance.namespace, instance.workflow_id, again, reply)
             else:
                 submit_late(self._engine, key, message, reply)
         except Exception as error:
