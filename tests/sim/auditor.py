@@ -545,7 +545,11 @@ class Auditor:
         held = [event for event, _ in row.buffered_events if type(event).__name__ == "SignalReceived"]
         kept = [loads(event.arguments or b"", Any)[0] for event in held]  # type: ignore[attr-defined]
         count = [*self.received(history, "note"), *self.received(history, "inbox"), *kept].count(token)
-        self.must(count == 1, "S6 what is said once is decided once", (told.id, token, count))
+        # What was held back for the end of a task is dropped with its run; the answer may have been late.
+        closed = row.run is None or self.sim.disk.runs[row.run].closed_at is not None
+        self.must(
+            count == 1 or (count == 0 and closed), "S6 what is said once is decided once", (told.id, token, count)
+        )
 
     def thanked(self, attempt_id: str, worker: str) -> None:
         """A worker that was told its attempt counts finds its end in history."""
