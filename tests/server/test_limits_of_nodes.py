@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from backstay.kernel.values import SECOND
 
@@ -12,7 +13,7 @@ from .test_polls_elsewhere import CHARGE
 
 async def test_a_lease_counts_where_it_was_given_after_its_shard_has_moved(postgresql_url: str) -> None:
     """Or its node would give back what it still uses, and another one would lease a second task under a limit of one."""
-    limits = {"activity_task_max_active_leases_per_queue": 1}
+    limits: dict[str, Any] = {"activity_task_max_active_leases_per_queue": 1}
     async with serving(store=postgresql_url, still=False, **limits) as one:
         await one.register()
         for number in range(2):

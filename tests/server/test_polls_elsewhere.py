@@ -132,7 +132,7 @@ async def test_only_the_node_that_has_polls_is_told(postgresql_url: str) -> None
 
 
 async def test_a_queue_that_may_lease_no_more_is_not_told_of(postgresql_url: str) -> None:
-    limits = {"activity_task_max_active_leases_per_queue": 1}
+    limits: dict[str, Any] = {"activity_task_max_active_leases_per_queue": 1}
     async with (
         serving(store=postgresql_url, still=False, **limits) as owner,
         serving(store=postgresql_url, still=False, weight=0) as front,
