@@ -488,7 +488,8 @@ class Auditor:
             started = next(e.event for e in history if e.type == "WorkflowStarted")
             newer = started.workflow_definition_fingerprint == definition.fingerprint  # type: ignore[attr-defined]
             fired = self.sim.faults.fired
-            mixed = newer and fired["other build"] + fired["rolling restart"] > 0
+            # In calm, who comes back has the newer build, whatever others have.
+            mixed = newer and (fired["other build"] + fired["rolling restart"] > 0 or self.sim.faults.calm)
             told = live_run.closing is not None or not mixed
             if ended is not None and live_run.block is None and told:
                 result = getattr(live_run.closing, "result", None)
