@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
 
 from backstay import wait, workflow
-from backstay.kernel.decision import Decision
-from backstay.store import Applied
 from tests.sdk.kit import eventually
-from tests.sim.disk import Disk, Seam
+from tests.sim.disk import Disk
 from tests.sim.virtual import run
 
-from .two_processes import OnDisk, of, shared
+from .two_processes import OnDisk, SlowAnswers, of, shared
 
 
 @workflow
 def twice() -> list[str]:
     return [wait("go"), wait("go")]
-
-
-class SlowAnswers(Seam):
-    """Commits are on disk at once; that they are is heard later, while `late` is set."""
-
-    late = False
-
-    def commit(self, store: Any, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
-        applied = store.write(decisions)
-        asyncio.get_running_loop().call_later(0.5 if self.late else 0, done, applied)
 
 
 def test_a_commit_on_top_of_one_whose_answer_is_late_is_picked_up_too() -> None:

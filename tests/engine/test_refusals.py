@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from backstay import AsyncBackstay, ScheduleAlreadyExists, Unavailable, workflow
 from backstay.engine import notices
-from backstay.kernel.values import SECOND
+from backstay.kernel.values import SCHEDULES, SECOND
+from tests.sdk.kit import eventually
+from tests.sim.disk import Disk
+from tests.sim.virtual import run
+
+from .two_processes import OnDisk, SlowAnswers, of, shared
 
 
 @workflow
@@ -54,3 +60,23 @@ async def test_what_cannot_be_checked_is_not_refused(where: str, monkeypatch: py
                 await hourly.create(report, "hourly")
         with pytest.raises(ScheduleAlreadyExists):
             await hourly.create(report, "hourly")
+
+
+def test_a_refusal_that_waited_for_a_commit_is_checked_after_it() -> None:
+    """Another process may have committed on top of that commit before its owner heard that it is on disk."""
+
+    async def story(_: object) -> str:
+        disk, answers = Disk(), SlowAnswers()
+        async with OnDisk(disk, 1, [report], answers) as owner, OnDisk(disk, 2, [report]) as guest:
+            await shared(owner, guest)
+            hourly = owner.schedules.options(every=3600)
+            schedule = await hourly.create(report, of(owner, 1, f"default{SCHEDULES}"))
+            answers.late = True
+            paused = asyncio.ensure_future(schedule.pause())
+            await eventually(lambda: any(entry.inflight for entry in owner.engine.cache), "the pause is on its way")
+            await guest.schedules.handle(schedule.id).delete()
+            await hourly.create(report, schedule.id)
+            await paused
+            return (await owner.schedules.handle(schedule.id).describe()).status
+
+    assert run(1, story) == "active"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from backstay import AsyncBackstay
+from backstay.kernel.decision import Decision
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import partition_of
-from backstay.store import Ready, Store
+from backstay.store import Applied, Ready, Store
 from tests.sdk.kit import eventually
 from tests.sim.disk import Disk, MemoryStore, Seam
 from tests.sim.virtual import VirtualWorld
@@ -27,9 +29,19 @@ class OnDisk(AsyncBackstay):
         return Ready(store)
 
 
-def of(app: AsyncBackstay, number: int) -> str:
+class SlowAnswers(Seam):
+    """Commits are on disk at once; that they are is heard later, while `late` is set."""
+
+    late = False
+
+    def commit(self, store: Any, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        applied = store.write(decisions)
+        asyncio.get_running_loop().call_later(0.5 if self.late else 0, done, applied)
+
+
+def of(app: AsyncBackstay, number: int, namespace: str = "default") -> str:
     """A workflow id in a shard of this process."""
-    return next(id for n in range(1000) if app.engine.owns(partition_of("default", id := f"c-{number}-{n}")))
+    return next(id for n in range(1000) if app.engine.owns(partition_of(namespace, id := f"c-{number}-{n}")))
 
 
 async def shared(owner: AsyncBackstay, helper: AsyncBackstay) -> None:

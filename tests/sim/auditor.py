@@ -17,6 +17,7 @@ from backstay.codec.values import loads
 from backstay.engine.cache import CachedInstance, Reply
 from backstay.engine.describe import describe_state, with_history
 from backstay.engine.engine import Engine
+from backstay.engine.refusals import is_refusal
 from backstay.engine.waiters import ENDED
 from backstay.kernel.decision import Decision, InstanceRow
 from backstay.kernel.event import HistoryDamaged, Recorded, clock
@@ -26,7 +27,7 @@ from backstay.kernel.features.child.messages import StartFromParent
 from backstay.kernel.features.workflow_task.expected import due_task_id
 from backstay.kernel.groups import Groups
 from backstay.kernel.machine import Machine
-from backstay.kernel.message import Message, Refused
+from backstay.kernel.message import Message
 from backstay.kernel.send import pack
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Task
@@ -587,31 +588,43 @@ class Auditor:
         self.must(not current, "I11 what history calls current is not over", (attempt_id, worker))
 
     def watch_refusals(self, engine: Engine) -> None:
-        """What is refused was so on disk when it was asked, or is so when it is answered."""
-        confirm = engine._refusals.confirm
+        """What is refused is so on disk when it is to be told, or when it is told."""
+        answer, tell = engine._answer, engine._refusals.tell
         rows = self.sim.disk.workflows
 
-        def watched(
-            entry: CachedInstance, message: Message, reply: Reply, refusal: Refused | None, answer: Any = None
-        ) -> None:
+        def watch(entry: CachedInstance, reply: Reply | None, value: Any, error: BaseException | None) -> Reply | None:
+            if reply is None or not entry.on_disk or not is_refusal(value, error):
+                return reply
+            asked: Reply = getattr(reply, "asked", reply)  # what is decided again was watched before
             key, decided_on = entry.instance.key, entry.instance.last_decision
-            reply = getattr(reply, "asked", reply)  # what is decided again was watched before
 
-            def is_so() -> bool:
-                return key in rows and rows[key].last_decision == decided_on
+            def is_so(last: int) -> bool:
+                return key in rows and rows[key].last_decision == last
 
-            was_so = is_so()
+            waits = entry.inflight > 0  # for commits, and is told what is so after them
+            was_so = not waits and is_so(decided_on)
 
             def told(value: Any, error: BaseException | None) -> None:
-                if error is refusal and value is answer:
-                    so = was_so or is_so()
-                    self.must(so, "S5 a refusal is true of the row", (entry.instance.name, refusal or answer))
-                reply(value, error)
+                if is_refusal(value, error):
+                    so = was_so or is_so(entry.instance.last_decision if waits else decided_on)
+                    self.must(so, "S5 a refusal is true of the row", (entry.instance.name, error or value))
+                asked(value, error)
 
-            told.asked = reply  # type: ignore[attr-defined]
-            confirm(entry, message, told, refusal, answer)
+            told.asked = asked  # type: ignore[attr-defined]
+            return told
 
-        engine._refusals.confirm = watched  # type: ignore[method-assign]
+        def watched_answer(
+            entry: CachedInstance, message: Message, reply: Any, value: Any, error: BaseException | None, again: bool
+        ) -> None:
+            answer(entry, message, watch(entry, reply, value, error), value, error, again)
+
+        def watched_tell(
+            entry: CachedInstance, message: Message, reply: Any, value: Any, error: BaseException | None
+        ) -> None:
+            tell(entry, message, watch(entry, reply, value, error) or reply, value, error)
+
+        engine._answer = watched_answer  # type: ignore[method-assign]
+        engine._refusals.tell = watched_tell  # type: ignore[method-assign]
 
     def outcome_seen(self, told: Told, value: Any) -> None:
         before = self.seen.setdefault(told.id, value)

@@ -46,6 +46,13 @@ MUTANTS = [
         "True",
     ),
     Mutant(
+        "a refusal that waited for a commit is told from memory",
+        "backstay.engine.effects:Effects._send_answers",
+        "self._refusals.tell(entry, message, reply, value, error)",
+        "reply(value, error)",
+        far=True,
+    ),
+    Mutant(
         "a query does not wait for signals",
         "backstay.engine.queries:Queries.query",
         "request.after_signals and loaded is not None and _unseen_signals(loaded, request.run_id)",

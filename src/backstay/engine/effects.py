@@ -16,6 +16,7 @@ from backstay.engine.dispatch import Dispatcher
 from backstay.engine.leases import Leases, Queue
 from backstay.engine.matching import Matching
 from backstay.engine.outbox import Outbox
+from backstay.engine.refusals import Refusals
 from backstay.engine.refused_completions import Submits
 from backstay.engine.remote_workers import RemoteWorker
 from backstay.engine.rollback import Rollback
@@ -42,6 +43,7 @@ class Effects:
         outbox: Outbox,
         waiters: Waiters,
         rollback: Rollback,
+        refusals: Refusals,
     ) -> None:
         self._engine = engine
         self._matching = matching
@@ -50,6 +52,7 @@ class Effects:
         self._outbox = outbox
         self._waiters = waiters
         self._rollback = rollback
+        self._refusals = refusals
 
     def carry_out(self, item: BatchEntry) -> None:
         """The decision of this entry is on disk: do everything that waited for it."""
@@ -102,10 +105,11 @@ class Effects:
         answers, entry.answers = entry.answers, []
         owned = self._engine.owns(entry.instance.key)
         if owned:
-            for _, reply, value, error in answers:
+            for message, reply, value, error in answers:
                 try:
                     if reply is not None:
-                        reply(value, error)
+                        # Another process may have written on top of these commits before this one heard of them.
+                        self._refusals.tell(entry, message, reply, value, error)
                 except Exception:
                     log_failed_effect(entry)
         self._engine.keep_or_evict(entry)

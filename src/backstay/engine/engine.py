@@ -30,7 +30,7 @@ from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
 from backstay.engine.matching import Matching
 from backstay.engine.outbox import Outbox
-from backstay.engine.refusals import Refusals, is_refusal
+from backstay.engine.refusals import Refusals
 from backstay.engine.rollback import Rollback
 from backstay.engine.timer_queue import TimerQueue
 from backstay.engine.waiters import Waiters
@@ -116,7 +116,14 @@ class Engine:
         self.inline = InlineCode(self, world, store, machine, self.cache, self.matching, self._uncommitted)
         self.rollback = Rollback(self, self._uncommitted, self.matching, self.dispatcher, self._lifecycle)
         self._effects = Effects(
-            self, self.matching, self.leases, self.dispatcher, self.outbox, self.waiters, self.rollback
+            self,
+            self.matching,
+            self.leases,
+            self.dispatcher,
+            self.outbox,
+            self.waiters,
+            self.rollback,
+            self._refusals,
         )
         # Bound once: every turn gets these arguments.
         self._turn: Callable[[Instance], Turn] = partial(machine.begin, ids=world.ids, deployed=self.deployed)
@@ -219,12 +226,12 @@ class Engine:
             if turn.ready:
                 self._match(entry, turn, message)
         except Refused as refusal:
-            if refused is not None:
-                self._answer(entry, message, partial(refused, entry, message, reply), None, refusal, again)
-            elif reply is None or not self._may_be_outdated(entry):
+            if refused is None:
                 self._answer(entry, message, reply, None, refusal, again)
+            elif entry.inflight:
+                self._answer(entry, message, partial(refused, entry, message, reply), None, refusal, again)
             else:
-                self._refusals.confirm(entry, message, reply, refusal)
+                refused(entry, message, reply, None, refusal)
             return
         except Exception as error:
             # A bug. The state may be half folded, so it is thrown away; none of it was written.
@@ -236,20 +243,13 @@ class Engine:
             return
         if item is None:
             if not turn.events and self.machine.idle(turn):
-                if reply is not None and is_refusal(value) and self._may_be_outdated(entry):
-                    self._refusals.confirm(entry, message, reply, None, value)
-                else:
-                    self._answer(entry, message, reply, value, None, again)
+                self._answer(entry, message, reply, value, None, again)
                 return
             item = self._begin(entry, turn)
         item.messages.append((message, reply, value, again))
         self._follow(item)
         if turn.closed or (self.rollback.one_by_one and entry.instance.name in self.rollback.one_by_one):
             self._seal(item)  # the end of a run is a decision of its own, and so is each message after a failed write
-
-    def _may_be_outdated(self, entry: CachedInstance) -> bool:
-        """Whether no commit will tell if another process has changed this instance."""
-        return not entry.inflight and entry.on_disk and self.store.shared
 
     # A process may come to own a shard, or lose it, in the middle of a turn.
 
@@ -364,7 +364,7 @@ class Engine:
             if reply is not None or again:
                 entry.answers.append((message, reply, value, error))
         elif reply is not None:
-            reply(value, error)
+            self._refusals.tell(entry, message, reply, value, error)
 
     # -- the batch
 

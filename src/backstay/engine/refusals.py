@@ -29,21 +29,25 @@ class Rereads(CommandLog, Protocol):
     def reload(self, key: int) -> bool: ...
 
 
-def is_refusal(value: Any) -> bool:
-    """Whether an answer tells a worker to stop."""
-    return isinstance(value, HeartbeatReply) and not value.can_continue
+def is_refusal(value: Any, error: BaseException | None) -> bool:
+    """Whether an answer denies something, or tells a worker to stop."""
+    return isinstance(error, Refused) or (isinstance(value, HeartbeatReply) and not value.can_continue)
 
 
 class Refusals:
     def __init__(self, engine: Rereads) -> None:
         self._engine = engine
 
-    def confirm(
-        self, entry: CachedInstance, message: Message, reply: Reply, refusal: Refused | None, value: Any = None
+    def tell(
+        self, entry: CachedInstance, message: Message, reply: Reply, value: Any, error: BaseException | None
     ) -> None:
-        """Refuse a message if the state that it was decided on is still that of the database, else decide it again."""
-        asked = self._confirmed(entry, entry.instance.last_decision, message, reply, refusal, value)
-        self._engine.world.spawn(asked, "backstay-confirm")
+        """Answer a message that wrote nothing, on an instance without a commit on its way. A refusal is told if the state that
+        it was decided on is still that of the database; else the message is decided again."""
+        if entry.on_disk and self._engine.store.shared and is_refusal(value, error):
+            asked = self._confirmed(entry, entry.instance.last_decision, message, reply, value, error)
+            self._engine.world.spawn(asked, "backstay-confirm")
+        else:
+            reply(value, error)
 
     async def _confirmed(
         self,
@@ -51,8 +55,8 @@ class Refusals:
         decided_on: int,
         message: Message,
         reply: Reply,
-        refusal: Refused | None,
         value: Any,
+        refusal: BaseException | None,
     ) -> None:
         engine = self._engine
         key = entry.instance.key
