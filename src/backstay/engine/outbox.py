@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from backstay.engine.cache import CachedInstance
 from backstay.engine.deliveries import Receives, delivery, needs_records, with_records
-from backstay.engine.world import Alarm, rest
+from backstay.engine.world import Alarm, rest, wake
 from backstay.kernel.features.delivery import Deliver, ReturnSend
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
@@ -51,6 +51,7 @@ class Outbox:
         self._again: dict[Pair, Alarm] = {}  # deliveries that failed and are retried
         self._returned: set[int] = set()  # sends whose receiver did not exist, until their sender knows
         self._behind: dict[int, list[Send]] = {}  # by sender: they leave when its earlier sends have been read
+        self._read: dict[int, list[asyncio.Future[None]]] = {}  # by sender: who waits until they have been read
         self._stopped = False
         self._expected: dict[Pair, list[asyncio.Future[None]]] = {}
         # Brings a send to the process that owns its receiver; False: it has to be delivered here.
@@ -85,6 +86,8 @@ class Outbox:
                 log.warning("sends could not be read and are read again: %s", error)
                 await rest(self._engine.world, SECOND)
         waiting = self._behind.pop(key)
+        for read in self._read.pop(key, ()):
+            wake(read)
         # What was refused because its receiver did not exist comes after that, if it is created now.
         self._dispatch_all(row for row in earlier if row.key not in self._returned)
         for send in waiting:
@@ -110,14 +113,21 @@ class Outbox:
             alarm.cancel()
         for pair in list(self._expected):
             self._arrived(pair)
+        for waiting in self._read.values():
+            for read in waiting:
+                wake(read)
 
     async def arrival(self, sender: int, namespace: str, workflow_id: str) -> None:
         """Wait until all messages from this sender to this receiver have arrived, or a delivery has failed.
 
-        If another process owns the sender, or has made sends for it that were not read yet, its rows are asked for a while.
+        If another process owns the sender, its rows are asked for a while.
         """
         pair = (sender, namespace, workflow_id)
-        if not self._engine.owns(sender) or sender in self._behind:
+        while sender in self._behind and not self._stopped:
+            read: asyncio.Future[None] = self._engine.world.future()
+            self._read.setdefault(sender, []).append(read)
+            await read
+        if not self._engine.owns(sender):
             for _ in range(LOOKS):
                 left = await self._engine.store.sends_of([sender])
                 if self._stopped or not any((row.namespace, row.workflow_id) == pair[1:] for row in left):
