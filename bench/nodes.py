@@ -141,7 +141,7 @@ class Nodes:
         for process in started:
             if process.stdin is not None:
                 process.stdin.close()
-            else:
+            elif process.returncode is None:  # not killed
                 process.terminate()
         for process in started:
             await process.wait()

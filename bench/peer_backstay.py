@@ -1,6 +1,7 @@
 """Backstay, embedded: engine, worker and client in one process on one SQLite file. Same workloads as every peer.
 
     python bench/peer_backstay.py --workloads w1,w2 --json results.jsonl
+    python bench/peer_backstay.py --workloads w1,w2 --db postgresql://postgres@127.0.0.1:5432/postgres
 
 W6 runs the engine in a child process, so that `kill -9` is real.
 """
@@ -81,8 +82,16 @@ def signals(n: int) -> int:
 EVERYTHING = [add, add_async, hello, seq, fan, nap, hello_async, seq_async, signals]
 
 
+def with_schema(url: str, name: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}schema={name.replace('-', '_')}"
+
+
 class Backstay(driver.Peer):
-    durability = "SQLite WAL, synchronous=FULL: an fsync before each answer"
+    @property
+    def durability(self) -> str:
+        if self.args.db:
+            return "PostgreSQL's defaults: fsync=on, synchronous_commit=on"
+        return "SQLite WAL, synchronous=FULL: an fsync before each answer"
 
     def __init__(self, args) -> None:
         super().__init__(args)
@@ -100,8 +109,12 @@ class Backstay(driver.Peer):
         await self._open()
 
     async def _open(self) -> None:
-        self.app = AsyncBackstay(Path(self.dir) / "bench.db", EVERYTHING)
+        store = with_schema(self.args.db, Path(self.dir).name) if self.args.db else Path(self.dir) / "bench.db"
+        self.app = AsyncBackstay(store, EVERYTHING)
         await self.app.__aenter__()
+
+    def cpu_roots(self) -> list[int]:
+        return super().cpu_roots() + (common.postmaster_pid(self.args.db) if self.args.db else [])
 
     async def stop(self) -> None:
         if self.app is not None:
@@ -189,6 +202,7 @@ def main() -> None:
     parser = common.parser("peer_backstay")
     parser.add_argument("--async-activities", action="store_true", help="async def activities instead of threads")
     parser.add_argument("--scratch", default=os.environ.get("BACKSTAY_BENCH_DIR"), help="where the database lives")
+    parser.add_argument("--db", help="URL of a PostgreSQL instead of SQLite (w1 to w5)")
     driver.run(Backstay(parser.parse_args()))
 
 
