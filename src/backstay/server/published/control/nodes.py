@@ -34,6 +34,9 @@ async def resume(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def _wish(server: Server, request: HttpRequest, draining: bool) -> HttpResponse:
     request.decode(NodeBody)
+    if request.bound is not None:
+        message = f"this token opens the namespace {request.bound!r} only, and a node works for all of them"
+        raise HttpError(403, "forbidden", message, namespace=request.bound)
     found = await nodes(server, request)
     try:
         node = find_node(found, request.params["node"])

@@ -1,0 +1,87 @@
+"""A token that is bound to one namespace reaches nothing outside it through another node either.
+
+`teamb` has one of everything at the node that owns all instances. `teama` knows the ids and asks a node that owns none: it hands
+most of what it is asked on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+
+from backstay.kernel.message import Refused
+from backstay.server.routes import ROUTES
+from backstay.store.postgresql import PostgresqlStore
+
+from .kit import Api
+from .test_links import Two, two
+from .test_walls import VERSIONS, A, B, Tenants, _own, _refused, _role, _told
+
+ROWS = {
+    "workflow": f"select * from workflow where namespace like '{B}%'",
+    "run": f"select * from run where namespace like '{B}%'",
+    "event": f"select * from event where run in (select key from run where namespace like '{B}%')",
+    "task": f"select * from task where workflow in (select key from workflow where namespace like '{B}%')",
+    "command": f"select * from command where workflow in (select key from workflow where namespace like '{B}%')",
+    "tokens": "select * from registry where kind in ('token', 'node_drain')",
+}
+
+
+class TenantsOfTwoNodes(Tenants):
+    """`teamb` is at one node; requests of `teama` go to the other."""
+
+    def __init__(self, nodes: Two) -> None:
+        super().__init__(nodes.there)
+        self.front: Api = nodes.front
+
+    async def send(
+        self, who: str, role: str, method: str, path: str, body: Any = None, namespace: str | None = None, **more: str
+    ) -> httpx.Response:
+        headers = VERSIONS | {"Authorization": f"Bearer {self.tokens[who, role]}", "X-Namespace": namespace or who}
+        http = (self.front if who == A else self.api).http
+        return await http.request(method, path, json=body, headers=headers | more, timeout=60)
+
+    async def state(self) -> tuple[dict[str, list[str]], list[Any]]:
+        """Everything of `teamb`, on disk and in memory, and the wishes of administrators."""
+        store = self.api.server.store
+        assert isinstance(store, PostgresqlStore)
+        rows = {name: sorted(map(repr, await store._read(query))) for name, query in ROWS.items()}
+        return rows, self.waiting()
+
+
+@asynccontextmanager
+async def tenants(store: str) -> AsyncIterator[TenantsOfTwoNodes]:
+    async with two(store) as nodes:
+        both = TenantsOfTwoNodes(nodes)
+        try:
+            await both.furnish()
+            yield both
+        finally:
+            for api in nodes:
+                for question in list(api.server.questions._open.values()):
+                    api.server.questions.refuse(question, Refused("query_rejected", "the test is over"))
+            await asyncio.gather(*both.asked, return_exceptions=True)
+
+
+async def test_ids_of_another_namespace_open_nothing_at_another_node(postgresql_url: str) -> None:
+    async with tenants(postgresql_url) as both:
+        both.ids["node"] = str(both.api.server.node_id())
+        before = await both.state()
+        wrong: list[str] = []
+        for route in ROUTES:
+            if not route.needs_credential:
+                continue
+            for path in both.paths(route):
+                for body in both.bodies(route):
+                    answer = await both.send(A, _role(route), route.method, path, body)
+                    if not (answer.status_code < 500 if _own(route) else _refused(answer)) or _told(answer):
+                        wrong.append(f"{route.method} {path}: {answer.status_code} {answer.text[:200]}")
+                    after = await both.state()
+                    if after != before:
+                        wrong.append(f"{route.method} {path}: changed something of {B}")
+                        before = after
+        assert not wrong, "\n".join(wrong)
