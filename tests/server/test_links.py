@@ -73,6 +73,11 @@ async def two(store: str) -> AsyncIterator[Two]:
         yield Two(front, there)
 
 
+def keep_links(api: Api) -> None:
+    """Also those to nodes that are not in the database: looks give them up, and what they have counted."""
+    api.server.node.shards.on_look = lambda living: None
+
+
 async def run_one(api: Api) -> None:
     task = await api.poll()
     assert task is not None
@@ -339,6 +344,7 @@ async def test_another_node_at_the_address_of_one_is_not_taken_for_it(
 ) -> None:
     async with two(postgresql_url) as both:
         both.there.server.node_id = lambda: 17
+        keep_links(both.front)
         both.peers.owner_of = lambda partition: Owner(16, url_of(both.there), 1)
         for id in ("o-1", "o-2", "o-3"):
             await both.front.start(id)
@@ -353,6 +359,7 @@ async def test_an_address_that_nobody_can_reach_is_warned_of_and_not_used(
     postgresql_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two(postgresql_url) as both:
+        keep_links(both.front)
         both.peers.owner_of = lambda partition: Owner(9, NOWHERE, 1)
         with caplog.at_level(logging.WARNING, "backstay.nodes"):
             for id in ("o-1", "o-2", "o-3", "o-4"):

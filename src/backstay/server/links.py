@@ -39,7 +39,7 @@ def check_secret(server: Server, headers: Mapping[str, str]) -> None:
 def check_link(headers: Mapping[str, str]) -> None:
     given = headers.get(nodes.HEADER.lower(), "")
     first, last = nodes.SPEAKS
-    if not (given.isdigit() and first <= int(given) <= last):
+    if given not in map(str, range(first, last + 1)):
         raise HttpError(
             400,
             "unsupported_link_version",

@@ -18,10 +18,11 @@ from backstay.server.http_errors import HttpError, too_many_parked
 from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
 from backstay.server.settings import Settings
 from backstay.store import Store
-from backstay.store.ownership import SILENT, NodeRow
+from backstay.store.ownership import NodeRow
 
 PATIENCE = 2.0  # seconds to connect, and of silence until the node is pinged
 ANSWER = 60.0  # seconds to wait for a reply, beside the time that a request is parked
+DIGITS = 19  # at most, of the id of a node: it has 63 bits
 HANDED_ON = (
     *("authorization", "content-type", "x-namespace", "x-backstay-protocol", VERSION_HEADER.lower()),
     *("x-signature", "x-signature-time", "x-signature-nonce"),
@@ -54,10 +55,7 @@ def nodes_of(server: ProxyServer) -> list[wire.WorkerNode]:
     found = [
         wire.WorkerNode(row.id, row.facts.address, row.facts.weight)
         for row in shards.nodes.values()
-        if row.id != shards.me
-        and row.facts.address is not None
-        and _is_alive(row)
-        and not (row.facts.draining or row.facts.embedded)
+        if row.id != shards.me and not row.facts.draining and _why_not(row) is None
     ]
     if not (server.draining or server.node.facts.draining):
         found.append(wire.WorkerNode(shards.me, server.address, server.node.facts.weight))
@@ -76,7 +74,8 @@ def meant(server: ProxyServer, request: HttpRequest, station: str = "") -> int |
     if me is None:
         return None
     named = request.headers.get(_TO) or station.partition(".")[0]
-    return int(named) if named.isascii() and named.isdigit() and int(named) != me else None
+    is_id = len(named) <= DIGITS and named.isascii() and named.isdigit()
+    return int(named) if is_id and int(named) != me else None
 
 
 class NodeProxy:
@@ -89,11 +88,13 @@ class NodeProxy:
         """The reply of another node. `wait`: seconds for which that node parks the request."""
         server = self._server
         row = server.node.shards.nodes.get(node)
-        if _VIA in request.headers or row is None or row.facts.address is None or not _is_alive(row):
-            raise HttpError(421, wire.OTHER_NODE, f"this is node {node_id(server)}; {_why_not(node, row)}")
+        address = None if row is None else row.facts.address
+        why_not = "was meant, and requests are handed on once only" if _VIA in request.headers else _why_not(row)
+        if why_not is not None or address is None:
+            raise HttpError(421, wire.OTHER_NODE, f"this is node {node_id(server)}; node {node} {why_not}")
         if server.parked >= server.settings.max_parked_polls:
             raise too_many_parked("this server holds as many polls as it may (max_parked_polls)")
-        client = self._client(row.facts.address)
+        client = self._client(address)
         lines = [f"{name}: {request.headers[name]}\r\n" for name in HANDED_ON if name in request.headers]
         lines += [f"{_TO}: {node}\r\n", f"{_VIA}: {node_id(server)}\r\n"]
         loop = asyncio.get_running_loop()
@@ -107,7 +108,7 @@ class NodeProxy:
                 raise ClientDisconnected
             reply = asking.result()
         except (Lost, NotHttp) as error:
-            message = f"node {node} at {row.facts.address} gives no answer: {error}"
+            message = f"node {node} at {address} gives no answer: {error}"
             raise HttpError(502, "node_unreachable", message, retryable=True, retry_after_seconds=1) from None
         finally:
             server.parked -= 1
@@ -129,14 +130,15 @@ class NodeProxy:
             client.close()
 
 
-def _why_not(node: int, row: NodeRow | None) -> str:
-    if row is not None and row.facts.address is None and _is_alive(row):
+def _why_not(row: NodeRow | None) -> str | None:
+    """Why requests of workers cannot be handed on to a node; None: they can."""
+    if row is None or not row.is_alive:
+        return "is not known here"
+    if row.facts.embedded:
+        return "is an embedded app, which serves no workers"
+    if row.facts.address is None:
         return (
-            f"node {node} advertises no address, so nobody can hand requests on to it: let it advertise one, or let the load"
-            " balancer keep each worker at one node"
+            "advertises no address, so nobody can hand requests on to it: let it advertise one, or let the load balancer keep"
+            " each worker at one node"
         )
-    return f"node {node} is not known here"
-
-
-def _is_alive(row: NodeRow) -> bool:
-    return row.silent < SILENT and row.session is not False
+    return None

@@ -1,0 +1,56 @@
+"""Requests of workers for another node: whom they may name, and what they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from msgspec.structs import replace
+
+from backstay.protocol.native import worker as wire
+
+from .kit import TOKEN, Api, until
+from .test_links import two, url_of
+
+HEADERS = {"Authorization": f"Bearer {TOKEN}", "X-Backstay-Protocol": "1"}
+OPENING = {"worker_id": "w", "queues": ["q"]}
+
+
+async def asked(api: Api, path: str, body: Any, to: str | None = None) -> httpx.Response:
+    return await api.http.post(path, json=body, headers=HEADERS | ({} if to is None else {wire.TO_HEADER: to}))
+
+
+@pytest.mark.parametrize("digits", ["9" * 20, "9" * 5000])
+async def test_a_node_with_more_digits_than_ids_have_is_no_node(postgresql_url: str, digits: str) -> None:
+    async with two(postgresql_url) as both:
+        opened = await asked(both.front, wire.OPEN, OPENING, digits)
+        assert opened.json()["node"] == both.front.server.node_id(), "it is taken for a request to this one"
+        link = {"worker_id": "w", "station": f"{digits}.x"}
+        exchanged = await asked(both.front, wire.EXCHANGE, link)
+        assert (exchanged.status_code, exchanged.json()["reason"]) == (410, "station_unknown")
+        page = await asked(both.front, wire.HISTORY, link | {"task_id": "t", "attempt": 1, "after": 0})
+        assert (page.status_code, page.json()["reason"]) == (404, "task_not_found")
+        assert (await asked(both.front, wire.CLOSE, link)).status_code == 200
+
+
+async def test_nothing_is_handed_on_to_a_node_that_serves_no_workers(postgresql_url: str) -> None:
+    async with two(postgresql_url) as both:
+        node = both.there.server.node
+        node.facts = replace(node.facts, embedded=True)
+        shards = both.front.server.node.shards
+        id = both.there.server.node_id() or 0
+        await until(lambda: id in shards.nodes and shards.nodes[id].facts.embedded)
+        refused = await asked(both.front, wire.OPEN, OPENING, str(id))
+        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
+        assert "embedded" in refused.json()["message"]
+
+
+async def test_who_was_handed_on_once_is_told_so(postgresql_url: str) -> None:
+    async with two(postgresql_url) as both:
+        id = str(both.there.server.node_id())
+        await until(lambda: url_of(both.there) in {one.address for one in both.front.server.node.shards.linked})
+        headers = HEADERS | {wire.TO_HEADER: id, wire.VIA_HEADER: "7"}
+        refused = await both.front.http.post(wire.OPEN, json=OPENING, headers=headers)
+        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
+        assert "handed on once" in refused.json()["message"]
