@@ -14,12 +14,13 @@ from typing import Any
 import httpx
 
 from backstay.kernel.message import Refused
+from backstay.protocol.native import worker as wire
 from backstay.server.routes import ROUTES
 from backstay.store.postgresql import PostgresqlStore
 
 from .kit import Api
 from .test_links import Two, two
-from .test_walls import VERSIONS, A, B, Tenants, _own, _refused, _role, _told
+from .test_walls import ME, VERSIONS, A, B, Tenants, _own, _refused, _role, _told
 
 ROWS = {
     "workflow": f"select * from workflow where namespace like '{B}%'",
@@ -85,3 +86,59 @@ async def test_ids_of_another_namespace_open_nothing_at_another_node(postgresql_
                         wrong.append(f"{route.method} {path}: changed something of {B}")
                         before = after
         assert not wrong, "\n".join(wrong)
+
+
+async def test_reports_of_a_worker_of_our_own_reach_only_its_namespace_through_any_node(postgresql_url: str) -> None:
+    async with tenants(postgresql_url) as both:
+        before = await both.state()
+        task, activity = both.tasks["workflow"], both.tasks["activity"]
+        keys = {entry.instance.workflow_id: key for key, entry in both.api.server.engine.cache._entries.items()}
+        run_id, step, attempt = activity["activity_attempt_id"].split("-")
+        reports = [
+            ["task", keys["plain-b"], task["task_id"], 1, [{"type": "fail_workflow", "message": "taken"}]],
+            ["activity", keys["job-b"], run_id, int(step), int(attempt), None],
+            ["beat", keys["job-b"], run_id, int(step), int(attempt), None],
+            ["told", both.tasks["query"]["task_id"], 1],
+            ["told", both.tasks["validation"]["task_id"], 1],
+        ]
+        held = [[task["task_id"], 1, keys["plain-b"]], [activity["task_id"], 1, keys["job-b"]]]
+        opening = {"worker_id": ME, "queues": ["q"], "holding": held, "total": [1, 1, 1]}
+        for node in (both.front.server.node_id(), both.api.server.node_id()):
+            to = {wire.TO_HEADER: str(node)}
+            opened = await both.send(A, "worker", "POST", wire.OPEN, opening, **to)
+            assert opened.json()["node"] == node
+            body = {
+                "worker_id": ME,
+                "station": opened.json()["station"],
+                "holding": held,
+                "elsewhere": [],
+                "slots": [1, 1, 1],
+            }
+            for again in (False, True):
+                answer = await both.send(
+                    A, "worker", "POST", wire.EXCHANGE, body | {"reports": reports, "again": again}
+                )
+                assert answer.status_code == 200, answer.text
+                refused = [said[0]["reason"] for said in answer.json()["answers"] if said and said[0]]
+                assert refused == ["task_not_found"] * 3
+                assert not _told(answer)
+            page = {"worker_id": ME, "station": body["station"], "task_id": task["task_id"], "attempt": 1, "after": 0}
+            shown = await both.send(A, "worker", "POST", wire.HISTORY, page)
+            assert (shown.status_code, shown.json()["reason"]) == (404, "task_not_found")
+        assert await both.state() == before
+
+
+async def test_a_poll_with_an_id_of_another_namespace_is_another_poll_at_any_node(postgresql_url: str) -> None:
+    async with tenants(postgresql_url) as both:
+        before = await both.state()
+        for kind in ("workflow", "activity", "query", "update-validation"):
+            for number in range(5):
+                body = {
+                    "worker_id": ME,
+                    "task_queue": "q",
+                    "poll_request_id": f"poll-{kind}-{number}",
+                    "timeout_seconds": 0,
+                }
+                answer = await both.send(A, "worker", "POST", f"/api/worker/{kind}-tasks/poll", body)
+                assert (answer.json()["task"], _told(answer)) == (None, False)
+        assert await both.state() == before
