@@ -1,4 +1,4 @@
-"""Requests of workers for another node: whom they may name, and what they are told."""
+"""Requests of workers that have links to several nodes: whom they may name, how much they may ask for, what they are told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from backstay.protocol.native import worker as wire
 
-from .kit import TOKEN, Api, until
+from .kit import TOKEN, Api, serving, until
 from .test_links import two, url_of
 
 HEADERS = {"Authorization": f"Bearer {TOKEN}", "X-Backstay-Protocol": "1"}
@@ -54,3 +54,14 @@ async def test_who_was_handed_on_once_is_told_so(postgresql_url: str) -> None:
         refused = await both.front.http.post(wire.OPEN, json=OPENING, headers=headers)
         assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
         assert "handed on once" in refused.json()["message"]
+
+
+@pytest.mark.parametrize("slots", [[-1, 0, 0], [0, 100_001, 0], [0, 0, 2**70]])
+async def test_slots_for_several_nodes_are_as_many_as_for_one(postgresql_url: str, slots: list[int]) -> None:
+    async with serving(store=postgresql_url, still=False) as api:
+        refused = await asked(api, wire.OPEN, OPENING | {"total": slots})
+        assert (refused.status_code, refused.json()["field"]) == (422, "total")
+        opened = await asked(api, wire.OPEN, OPENING | {"total": [1, 1, 1]})
+        link = {"worker_id": "w", "station": opened.json()["station"]}
+        refused = await asked(api, wire.EXCHANGE, link | {"slots": slots})
+        assert (refused.status_code, refused.json()["field"]) == (422, "slots")

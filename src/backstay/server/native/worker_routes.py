@@ -85,6 +85,7 @@ def exchange(
     if body.draining:
         link.drain()
     if body.slots is not None:
+        _check_slots("slots", body.slots)
         link.set_slots(body.slots, body.turn)
         server.worker_links.on_shared()
     if body.holding:
@@ -172,8 +173,19 @@ def _check(opening: wire.OpenLink) -> None:
     if not 1 <= len(opening.queues) <= _QUEUES:
         raise invalid("queues", f"a worker serves 1 to {_QUEUES} queues")
     for field in ("workflow_slots", "activity_slots", "async_slots"):
-        if not 0 <= getattr(opening, field) <= _SLOTS:
-            raise invalid(field, f"{field} is from 0 to {_SLOTS}")
+        _check_number(field, getattr(opening, field))
+    if opening.total is not None:
+        _check_slots("total", opening.total)
+
+
+def _check_slots(field: str, slots: wire.Slots) -> None:
+    for number in (slots.workflow, slots.activity, slots.awaiting):
+        _check_number(field, number)
+
+
+def _check_number(field: str, number: int) -> None:
+    if not 0 <= number <= _SLOTS:
+        raise invalid(field, f"{field} is from 0 to {_SLOTS}")
 
 
 def _registration(server: Server, request: HttpRequest, opening: wire.OpenLink) -> RegisteredWorker:
