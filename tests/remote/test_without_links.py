@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 
-from backstay import AsyncClient, AsyncWorker, query, update, wait, workflow
+from backstay import AsyncClient, AsyncWorker, activity, query, update, wait, workflow
+from backstay.kernel.values import SECOND, partition_of
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import worker as wire
+from backstay.server import heartbeats
+from backstay.server.native import worker_links
+from backstay.server.server import Server
 from backstay.server.settings import Settings
 
 from ..many_nodes import ManyNodes, Shape
+from ..sdk.kit import eventually
 from .kit import TOKEN
 
 pytestmark = pytest.mark.one_server("has its own nodes")
@@ -68,3 +75,42 @@ async def test_a_request_for_a_node_without_an_address_is_told_what_is_missing(p
     (refused,) = [answer for answer in asked if answer.status_code == 421]
     assert refused.json()["reason"] == wire.OTHER_NODE
     assert "advertises no address" in refused.json()["message"]
+
+
+async def test_a_worker_keeps_its_task_when_a_node_where_it_has_no_link_comes_to_own_it(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_links, "LOST", 3 * SECOND // 2)
+    monkeypatch.setattr(wire, "PARKED", 0.1)
+    monkeypatch.setattr(heartbeats, "EVERY", SECOND // 10)
+    begun: list[str] = []
+    may_end = asyncio.Event()
+
+    @activity
+    async def ship(id: str) -> str:
+        begun.append(id)
+        await may_end.wait()
+        return id
+
+    @workflow
+    async def delivery(id: str) -> str:
+        return await ship(id)
+
+    # A node that joins gets the first half of the shards.
+    ids = [id for n in range(200) if partition_of("default", id := f"d-{n}") & 255 < 64][:5]
+    settings = Settings(store=postgresql_url, token=TOKEN)
+    async with (
+        ManyNodes(settings, Shape(1, links=False)) as first,
+        AsyncWorker(first.url, [delivery, ship], token=TOKEN, drain=0.3),
+        AsyncClient(first.url, token=TOKEN) as client,
+    ):
+        runs = [await client.start(delivery, id, id) for id in ids]
+        await eventually(lambda: sorted(begun) == sorted(ids), "the activities ran")
+        async with Server(settings) as second:
+            await eventually(lambda: sum(second.engine.owned) == 128 and second.recovery.up, "shards moved")
+            assert len(list(second.engine.leases)) == len(ids), "with their tasks"
+            over = second.engine.world.now() + 2 * SECOND
+            await eventually(lambda: second.engine.world.now() > over, "workers had time to come")
+            may_end.set()
+            assert [await run.result() for run in runs] == ids
+    assert sorted(begun) == sorted(ids), "each ran once"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from backstay.engine.periodic import PeriodicJob
 from backstay.engine.workers import Lane
 from backstay.engine.world import Alarm
-from backstay.kernel.values import SECOND
+from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.native import worker as wire
 from backstay.server.native.node_proxy import NodeProxy, nodes_of
 from backstay.server.native.worker_link import BATCHES, LOST, UNSEEN, WorkerLink
@@ -44,7 +45,8 @@ class WorkerLinks:
         world = self._server.engine.world
         if self._expecting is not None:
             self._expecting.cancel()
-        self._expecting = world.at(world.now() + LOST, self._give_up_missing)
+        now = world.now()
+        self._expecting = world.at(now + self._patience(), partial(self._give_up_missing, now))
         if not self._server.store.exclusive:
             if self._roll_call is not None:
                 self._roll_call.cancel()
@@ -88,14 +90,27 @@ class WorkerLinks:
                     engine.matching.remote_workers.release(task.id)
             engine.dispatcher.serve_worker(link.station)
 
-    def _give_up_missing(self) -> None:
+    def _patience(self) -> Micros:
+        """How long workers are waited for. Where nodes cannot call each other, a worker has a link to one of them, and the others
+        learn that it lives by its heartbeats: when its exchange ends, and has been written and read."""
+        server = self._server
+        addresses = [node.facts.address for node in server.node.shards.nodes.values() if not node.facts.embedded]
+        if server.store.exclusive or len(addresses) < 2 or None not in addresses:
+            return LOST
+        return LOST + int(wire.PARKED * SECOND) + 2 * server.workers.heartbeats.every
+
+    def _give_up_missing(self, since: Micros) -> None:
+        """Release the leases of workers without a link. Who was heard of `since` at another node may have its link there: what it
+        does not renew runs out."""
         server = self._server
         if not server.recovery.up or server.draining:
             return
         for task in server.engine.leases:
             key = (task.routing.namespace, task.owner or "")
             worker = server.workers.get(*key)
-            if key not in self._links and worker is not None and BATCHES in worker.capabilities:
+            if key in self._links or worker is None or BATCHES not in worker.capabilities:
+                continue
+            if server.store.exclusive or server.workers.last_heard(worker) < since:
                 server.release(task)
 
     def __iter__(self) -> Iterator[WorkerLink]:
