@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from backstay import AsyncClient, AsyncWorker, WorkflowAlreadyStarted, activity, workflow
-from backstay.link.http import LineReader
+from backstay.link.replies import LineReader
 from backstay.protocol.native import client as calls
 from backstay.server.native import call_batches
 
@@ -101,7 +101,7 @@ async def test_a_call_that_nobody_knows_is_refused_in_its_place() -> None:
 def test_lines_are_the_same_however_the_network_cuts_them(piece: int) -> None:
     body = b"4\r\nab\nc\r\n3;x=1\r\nd\n\n\r\n2\r\nef\r\n1\r\n\n\r\n0\r\n\r\n"
     seen: list[bytes] = []
-    lines = LineReader(seen.append)
+    lines = LineReader(seen.append, 100)
     over = [lines.feed(body[at : at + piece]) for at in range(0, len(body), piece)]
     assert seen == [b"ab", b"cd", b"", b"ef"]
     assert over[-1]
@@ -110,4 +110,4 @@ def test_lines_are_the_same_however_the_network_cuts_them(piece: int) -> None:
 
 def test_a_malformed_chunked_body_is_refused() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
-        LineReader(lambda line: None).feed(b"hello\r\nworld\r\n")
+        LineReader(lambda line: None, 100).feed(b"hello\r\nworld\r\n")

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
+from backstay.link.replies import ChunkReader, LineReader
 from backstay.sockets import keep_alive
 
 LIMIT = 256 << 20  # bytes of one reply
+HEAD = 64 << 10  # and of its head
 IDLE = 100  # connections kept for later
 CONNECT = 5.0  # seconds to open a connection
 SILENT = 5.0  # seconds of silence after which a server is pinged, and in which it must answer
@@ -75,11 +77,18 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._reply: asyncio.Future[Reply] | None = None
-        self._received = b""
-        self._needed = 0  # bytes of the whole reply, once its head is read; 0: not known yet
         self._line: Callable[[bytes], None] | None = None  # called with each line of a reply in chunks
-        self._lines: LineReader | None = None  # of the reply that is arriving
+        self._begin()
         self.usable = True
+
+    def _begin(self) -> None:
+        """Be ready for a reply, of which nothing has arrived."""
+        self._head = b""  # of a reply, as long as its end is missing
+        self._status = 0
+        self._pieces: list[bytes] = []  # of its body
+        self._size = 0  # of them
+        self._length: int | None = None  # of the body; None: it is in chunks, or the head is missing
+        self._feed: Callable[[bytes], bool] | None = None  # reads chunks
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -88,74 +97,84 @@ class _Connection(asyncio.Protocol):
     def send(self, request: bytes, line: Callable[[bytes], None] | None = None) -> asyncio.Future[Reply]:
         assert self._transport is not None
         self._reply = self._loop.create_future()
-        self._received = b""
-        self._needed = 0
         self._line = line
-        self._lines = None
         self._transport.write(request)
         return self._reply
 
     def data_received(self, data: bytes) -> None:
         self._client.heard = time.monotonic()
-        if self._lines is not None:
-            self._read_lines(data)
-            return
-        received = self._received = self._received + data if self._received else data
-        if len(received) < self._needed:
-            return
-        if len(received) > self._client.most:
-            self._fail(NotHttp(f"the reply is longer than {self._client.most} bytes"))
+        if self._reply is None:
+            self.close()  # nobody has asked for anything
             return
         try:
-            found = self._whole(received)
+            if self._feed is not None:
+                found = self._read_chunks(data)
+            elif self._length is not None:
+                found = self._read_body(data)
+            else:
+                found = self._read_head(self._head + data if self._head else data)
+        except NotHttp as error:
+            self._fail(error)
         except (ValueError, IndexError):
             self._fail(NotHttp("what answered there does not speak HTTP"))
-            return
-        if found is not None:
-            self._answer(found)
+        else:
+            if found is not None:
+                self._answer(found)
 
     def _answer(self, found: Reply) -> None:
-        reply, self._reply, self._received = self._reply, None, b""
+        self._begin()
+        reply, self._reply = self._reply, None
         if reply is not None and not reply.done():
             reply.set_result(found)
 
-    def _read_lines(self, data: bytes) -> None:
-        assert self._lines is not None
-        try:
-            over = self._lines.feed(data)
-        except ValueError:
-            self._fail(NotHttp("what answered there does not speak HTTP"))
-            return
-        if over:
-            self._lines = None
-            self._answer(Reply(200, b""))
-
-    def _whole(self, received: bytes) -> Reply | None:
-        """Return the reply as soon as it is complete."""
+    def _read_head(self, received: bytes) -> Reply | None:
+        """Return the reply if it is complete, which most are with the first bytes that arrive."""
         end = received.find(b"\r\n\r\n")
-        if end < 0:
-            if not received.startswith(b"HTTP/1."[: len(received)]):
-                raise ValueError
-            return None
-        if not received.startswith(b"HTTP/1."):
+        if not received.startswith(b"HTTP/1."[: len(received)]) or (len(received) if end < 0 else end) > HEAD:
             raise ValueError
-        status = int(received[9:12])
+        if end < 0:
+            self._head = received
+            return None
+        status = self._status = int(received[9:12])
         head = received[:end].lower()
         if b"\r\nconnection: close" in head or received.startswith(b"HTTP/1.0"):
             self.usable = False
         at = head.find(b"\r\ncontent-length:")
         if at >= 0:
             stop = head.find(b"\r\n", at + 2)
-            self._needed = end + 4 + int(head[at + 17 : stop if stop > 0 else end])
-            return None if len(received) < self._needed else Reply(status, received[end + 4 : self._needed])
+            length = self._length = int(head[at + 17 : stop if stop > 0 else end])
+            if length < 0:
+                raise ValueError
+            self._check_size(length)
+            return self._read_body(received[end + 4 :])
         if b"\r\ntransfer-encoding: chunked" in head:
             if self._line is not None and status == 200:
-                self._lines = LineReader(self._line)
-                self._read_lines(received[end + 4 :])
-                return None
-            body = _chunks(received, end + 4)
-            return None if body is None else Reply(status, body)
+                self._feed = LineReader(self._line, self._client.most).feed
+            else:
+                self._feed = ChunkReader(self._add).feed
+            return self._read_chunks(received[end + 4 :])
         return Reply(status, b"")
+
+    def _read_body(self, data: bytes) -> Reply | None:
+        assert self._length is not None
+        if not self._pieces and len(data) >= self._length:
+            return Reply(self._status, data[: self._length])
+        self._add(data)
+        return None if self._size < self._length else Reply(self._status, b"".join(self._pieces)[: self._length])
+
+    def _read_chunks(self, data: bytes) -> Reply | None:
+        assert self._feed is not None
+        return Reply(self._status, b"".join(self._pieces)) if self._feed(data) else None
+
+    def _add(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._length is None:
+            self._check_size(self._size)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._client.most:
+            raise NotHttp(f"the reply is longer than {self._client.most} bytes")
 
     def _fail(self, error: Exception) -> None:
         self.usable = False
@@ -179,53 +198,6 @@ class _Connection(asyncio.Protocol):
         self._fail(Lost("nothing answers there", sent=True, silent=True))
         if self._transport is not None:
             self._transport.abort()
-
-
-class LineReader:
-    """Splits the body of a reply in chunks into lines and passes them on."""
-
-    def __init__(self, line: Callable[[bytes], None]) -> None:
-        self._line = line
-        self._received = b""
-        self._begun = b""  # the beginning of a line whose end has not arrived
-
-    def feed(self, data: bytes) -> bool:
-        """Take more of the body; returns True at its end. Raises `ValueError` if it is not in chunks."""
-        received = self._received + data
-        at = 0
-        while True:
-            head = received.find(b"\r\n", at)
-            size = -1 if head < 0 else int(received[at:head].partition(b";")[0], 16)
-            if size < 0 or len(received) < head + size + 4:
-                self._received = received[at:]
-                if len(self._received) > LIMIT:
-                    raise ValueError("too much")
-                return False
-            if size == 0:
-                return True
-            self._text(received[head + 2 : head + 2 + size])
-            at = head + size + 4
-
-    def _text(self, text: bytes) -> None:
-        *whole, self._begun = (self._begun + text).split(b"\n")
-        for line in whole:
-            self._line(line)
-
-
-def _chunks(received: bytes, at: int) -> bytes | None:
-    parts: list[bytes] = []
-    while True:
-        line = received.find(b"\r\n", at)
-        if line < 0:
-            return None
-        size = int(received[at:line].partition(b";")[0], 16)
-        at = line + 2
-        if size == 0:
-            return b"".join(parts) if received.find(b"\r\n", at) >= 0 else None
-        if len(received) < at + size + 2:
-            return None
-        parts.append(received[at : at + size])
-        at += size + 2
 
 
 class HttpClient:
