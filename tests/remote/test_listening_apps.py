@@ -127,6 +127,22 @@ async def test_addresses_that_nobody_could_call(postgresql_url: str, tmp_path: P
         assert one._node.facts.address == "http://10.0.0.5:8090"
 
 
+@pytest.mark.parametrize(
+    "advertise", ["10.0.0.5:8090", "ftp://10.0.0.5", "http://me:secret@10.0.0.5", "http://10.0.0.5:x"]
+)
+async def test_an_advertised_address_that_is_none_is_refused(postgresql_url: str, advertise: str) -> None:
+    with pytest.raises(ValueError, match="advertise=") as refused:
+        async with app(postgresql_url, advertise=advertise):
+            pass
+    assert "secret" not in str(refused.value)
+
+
+async def test_who_does_not_listen_advertises_nothing(postgresql_url: str) -> None:
+    with pytest.raises(ValueError, match="advertise= needs listen="):
+        async with app(postgresql_url, listen=None, advertise="http://10.0.0.5:8090"):
+            pass
+
+
 async def test_a_heavier_app_owns_more(postgresql_url: str) -> None:
     async with app(postgresql_url, weight=3) as heavy, app(postgresql_url) as light:
         await eventually(lambda: (sum(heavy.engine.owned), sum(light.engine.owned)) == (192, 64))

@@ -66,7 +66,11 @@ def origin_of(url: str) -> Origin:
     if not parts.hostname:
         raise ValueError(f"{url!r} names no host; write it like http://127.0.0.1:8080")
     if parts.query or parts.fragment or parts.username:
-        raise ValueError(f"{url!r} has more than a server's address has; give a token with token=...")
+        # What more there is may be a password.
+        shown = f"{parts.scheme}://{parts.hostname}"
+        raise ValueError(
+            f"what is before or after {shown!r} is no part of a server's address; give a token with token=..."
+        )
     base = parts.path.rstrip("/").removesuffix("/api")
     return Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), base)
 

@@ -18,6 +18,7 @@ from backstay.engine.node import Node
 from backstay.engine.node_secrets import NodeSecrets
 from backstay.kernel.message import Refused
 from backstay.kernel.values import Micros
+from backstay.link.http import origin_of
 from backstay.protocol.native.nodes import AskWorker, ReadRegistry
 from backstay.server.app import App
 from backstay.server.asked_questions import NO_WORKER
@@ -42,6 +43,8 @@ class NodeListener:
     def __init__(self, where: str, advertise: str | None) -> None:
         """`where`: HOST:PORT; port 0 takes any free one. `advertise`: the URL by which others call it, if it is another one."""
         self.settings = _settings(where)
+        if advertise is not None:
+            _check_advertised(advertise)
         try:
             self._sockets: list[socket.socket] = listen(self.settings)
         except CannotListen as error:
@@ -99,6 +102,13 @@ class _NotOfApps:
 
     async def read(self, asked: ReadRegistry) -> None:
         """An embedded app remembers no registry."""
+
+
+def _check_advertised(address: str) -> None:
+    try:
+        origin_of(address)
+    except ValueError as error:
+        raise ValueError(f"advertise=: {error}") from None
 
 
 def _settings(where: str) -> Settings:

@@ -331,6 +331,10 @@ class AsyncBackstay(AsyncClient):
 
     def _links(self, world: World) -> Links | None:
         """Calls to the servers of the same database, which own some of its workflows."""
+        if self._advertise is not None and self._listen is None:
+            raise ValueError(
+                "advertise= needs listen=: nobody is answered at an address where this app does not listen"
+            )
         if self.store.exclusive and self._listen is not None:
             raise ValueError(
                 f"listen={self._listen!r} is for apps that share a PostgreSQL; one process works for {self.path}"
