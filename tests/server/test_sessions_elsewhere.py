@@ -92,6 +92,18 @@ async def test_a_session_that_was_closed_at_another_node_is_not_said_to_be_held(
         assert (again.status_code, again.json()["reason"]) == (409, "session_closed")
 
 
+async def test_what_another_node_has_acknowledged_is_shown(postgresql_url: str) -> None:
+    async with apart(postgresql_url) as (one, other):
+        await two_workers(one)
+        await create(one)
+        one.server.registries.stop()
+        await other.worker("sessions/gpu", {"worker_id": ME}, method="DELETE")
+        assert (await shown(one))["status"] == "closed"
+        assert (await one.control("GET", "/worker-sessions?status=active")).json()["worker_sessions"] == []
+        await other.control("POST", "/namespaces", {"name": "shop"})
+        assert "shop" in (await one.control("GET", "/namespaces")).text
+
+
 async def test_one_worker_of_a_session_however_many_nodes_create_it(postgresql_url: str) -> None:
     async with apart(postgresql_url) as (one, other):
         await two_workers(one)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from backstay.kernel.message import Refused
@@ -32,6 +33,7 @@ from backstay.server.router import Route, Router
 from backstay.server.routes import ROUTES
 from backstay.server.server import Server
 from backstay.server.settings import Settings
+from backstay.store import Unavailable
 
 UNKNOWN = ("unauthorized", "session_ended", "namespace_not_found")
 NOBODY_KNOWS = ("query_worker_unavailable", "workflow_definition_unavailable")
@@ -71,6 +73,18 @@ class App:
             return rehearse(self.server, route, request)
         if route.changes or route.plane != "control":
             return route.handler(self.server, request)
+        if self.server.registries.version is not None and self.server.node.shards.unlinked:
+            return self._look_and_show(route, request)
+        return self._show(route, request)
+
+    async def _look_and_show(self, route: Route, request: HttpRequest) -> Any:
+        """Where nodes cannot tell each other what they have acknowledged, look before anything is shown."""
+        with suppress(Unavailable):  # what is known here can be shown
+            await self.server.registries.refresh()
+        reply = self._show(route, request)
+        return await reply if asyncio.iscoroutine(reply) else reply
+
+    def _show(self, route: Route, request: HttpRequest) -> Any:
         version = self.server.registries.version
         reply = route.handler(self.server, request)
         return self._read(route, request, reply, version) if asyncio.iscoroutine(reply) else reply
