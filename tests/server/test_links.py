@@ -386,6 +386,35 @@ async def test_a_link_that_rested_is_used_again(postgresql_url: str, monkeypatch
             await both.front.start(f"again-{number}")
 
 
+async def test_requests_that_a_node_does_not_take_do_not_stop_the_others(
+    postgresql_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are too large for it, or of a later release."""
+    store = postgresql_url
+    async with (
+        serving(store=store, still=False, max_body_bytes=5000) as there,
+        serving(store=store, still=False, weight=0) as front,
+    ):
+        owner = owned_by(there)
+        peers = peers_of(front)
+        peers.owner_of = lambda partition: owner
+        peers_of(there).owner_of = lambda partition: None
+        for number in range(2 * link.FAILURES):
+            await front.start(f"large-{number}", input=["x" * 5000])
+        assert peers.counts == {"failed": 6, "here": 6}
+        verb = nodes.OF[ask.AwaitResult]
+        nodes.OF[ask.AwaitResult] = verb._replace(name="unheard-of")
+        try:
+            for _ in range(2 * link.FAILURES):
+                with pytest.raises(nodes.LinkFailed):
+                    await front.server.links.call(owner, ask.AwaitResult(workflow_id="o-1"))
+        finally:
+            nodes.OF[ask.AwaitResult] = verb
+        await front.start("o-1")
+        assert peers.counts["forwarded"] == 1, "the link is not at rest"
+        assert "cannot be used" not in caplog.text
+
+
 # -- the secret
 
 

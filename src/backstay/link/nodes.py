@@ -31,6 +31,10 @@ REPLY_SECONDS = calls.PATIENCE + 10  # to wait for one reply, when a node lets n
 FAILURES = 3
 REST = 1.0  # seconds
 UNUSED = 60.0  # seconds after which a link that nobody needs is closed
+NOT_TAKEN = (404, 413, 422)
+"""Statuses of a node that does not take this request: it is too large for it, or of a later release. It takes others."""
+NOT_DONE = (400, 401, 421, 429)
+"""Statuses of a node that takes no request now, and has not done this one."""
 
 
 class NodeLink:
@@ -45,7 +49,7 @@ class NodeLink:
             nodes.TO_HEADER: str(owner.id),
             "Content-Type": "application/json",
         }
-        self._name = f"node {owner.id} at {owner.address}"
+        self.name = f"node {owner.id} at {owner.address}"
         self._http = HttpClient(owner.address, headers, patience=PATIENCE)
         self._calls = CallBatcher(self._http, REPLY_SECONDS, path=nodes.PATH, many=nodes.MANY)
         self._failures = 0
@@ -56,7 +60,7 @@ class NodeLink:
     @property
     def lost(self) -> str | None:
         """Which node cannot be reached, if it cannot."""
-        return None if self._failures < FAILURES else self._name
+        return None if self._failures < FAILURES else self.name
 
     def is_resting(self) -> bool:
         """Whether it is not to be used now. After a rest the node is pinged, and used again once it answers."""
@@ -70,7 +74,7 @@ class NodeLink:
     async def _ping(self) -> None:
         if await self._http.reached(PATIENCE):
             self._failures = 0
-            log.info("%s can be reached again", self._name)
+            log.info("%s can be reached again", self.name)
         else:
             self._rests_until = time.monotonic() + REST
 
@@ -88,9 +92,9 @@ class NodeLink:
         """Count a failure. Returns it, to be raised."""
         self._failures += 1
         if self._failures == FAILURES:
-            log.warning("%s cannot be used: %s; requests for its instances go through the database", self._name, why)
+            log.warning("%s cannot be used: %s; requests for its instances go through the database", self.name, why)
         self._rests_until = time.monotonic() + REST
-        return LinkFailed(f"{self._name}: {why}", sent=sent)
+        return LinkFailed(f"{self.name}: {why}", sent=sent)
 
     def close(self) -> None:
         """Calls that are under way fail, and are repeated elsewhere."""
@@ -128,10 +132,13 @@ class NodeLinks:
             link.answered()
             raise Misdirected(Owner(said["owner"], said["address"], said["term"]))
         why = str(said.get("message") or f"it answered with HTTP {reply.status}")
+        if reply.status in NOT_TAKEN:
+            link.answered()
+            raise LinkFailed(f"{link.name}: {why}", sent=False)
         if reply.status == 401:
             await self._renew(owner, link)
         # A node that stops or is full answers so, too: what it did not do is done here.
-        raise link.failed(why, sent=reply.status not in (400, 401, 404, 413, 421, 429))
+        raise link.failed(why, sent=reply.status not in NOT_DONE)
 
     async def _open(self, owner: Owner) -> NodeLink:
         try:
