@@ -447,3 +447,19 @@ async def test_activities_of_a_session_that_two_nodes_match_at_once_go_to_one_wo
             *(api.poll("activity", worker_id=holder, timeout_seconds=3) for api in workers if None in got)
         )
         assert sum(task is not None for task in (*got, *rest)) == 2, "the other one goes to it, too"
+
+
+async def test_what_is_remembered_of_other_nodes_is_what_counts(postgresql_url: str) -> None:
+    """Not queues without polls, nor nodes that have gone."""
+    async with serving(store=postgresql_url, still=False) as owner:
+        news = owner.server.node.news
+        assert news is not None
+        async with serving(store=postgresql_url, still=False, weight=0) as front:
+            await known(owner, front)
+            for number in range(10):
+                await owner.start(f"o-{number}", task_queue=f"queue-{number}")
+            id = front.server.node_id() or 0
+            await until(lambda: news.counts["told"] and not news._listeners[id].untold)
+            await until(lambda: not news._listeners[id].is_called)
+            assert news._listeners[id].polls == {}
+        await until(lambda: not news._listeners)

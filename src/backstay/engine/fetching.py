@@ -44,6 +44,7 @@ TWIN: Micros = (
     SECOND  # after which a poll looks once more for what was leased under its id: the first try may just have got it
 )
 HINTS = 10_000  # queues, of which news are remembered
+TELLERS = 100  # nodes, whose news of one queue are remembered
 
 Found = Callable[[ParkedPoll], Awaitable[Any]]
 """The assignment that a poll has got by its id, as the database knows it."""
@@ -80,7 +81,11 @@ class Fetching:
     def _remember(self, queue: Queue, owner: Owner) -> None:
         if len(self._hints) >= HINTS and queue not in self._hints:
             self._hints.pop(next(iter(self._hints)))
-        self._hints.setdefault(queue, {})[owner] = self._world.now()
+        hints = self._hints.setdefault(queue, {})
+        hints.pop(owner, None)
+        hints[owner] = self._world.now()
+        if len(hints) > TELLERS:
+            del hints[next(iter(hints))]
 
     def parked(self, poll: ParkedPoll) -> None:
         """A poll has found nothing here: fetch a task from a node that told of some."""

@@ -27,15 +27,23 @@ SPREAD: Micros = (
 )  # after which all nodes are told, if tasks still wait; if none has polls, as often at most
 AGAIN: Micros = SECOND  # after which all are told again
 MOST = 1000  # queues that are told in one call
+KNOWN = 10_000  # queues of one node, of whose polls is remembered how many there are
 
 
 class _Listener:
-    """Another node, as far as its answers tell. `polls`: how many are parked there."""
+    """Another node, as far as its answers tell. `polls`: how many are parked there, of the queues that have any."""
 
     def __init__(self) -> None:
         self.polls: dict[Queue, int] = {}
         self.untold: dict[Queue, int] = {}
         self.is_called = False
+
+    def answered(self, queue: Queue, parked: int) -> None:
+        self.polls.pop(queue, None)
+        if parked:
+            self.polls[queue] = parked
+            if len(self.polls) > KNOWN:
+                del self.polls[next(iter(self.polls))]
 
 
 class _WaitingQueue:
@@ -97,11 +105,6 @@ class TaskNews:
         waiting.is_new = True
         self._ring(max(self._world.now(), self._last_round + (AGAIN if self._is_alone else EVERY)))
 
-    def has_polls(self, node: int, queue: Queue) -> None:
-        """A node that fetches a task of this queue has a poll of it, and soon another."""
-        listener = self._listeners.setdefault(node, _Listener())
-        listener.polls[queue] = max(listener.polls.get(queue, 0), 1)
-
     # -- rounds
 
     def _ring(self, at: Micros) -> None:
@@ -117,6 +120,8 @@ class TaskNews:
         self._alarm = None
         now = self._last_round = self._world.now()
         others = self._others()
+        for gone in self._listeners.keys() - {other.id for other in others}:
+            del self._listeners[gone]
         self._is_alone = self._me() is None or not others
         counts = self._counts()
         for queue, waiting in list(self._queues.items()):
@@ -193,7 +198,7 @@ class TaskNews:
                 self.counts["told"] += 1
                 polls = await self._links.call(other, TellWaiting(node=me.id, address=me.address, waiting=waiting))
                 for queue, parked in zip(queues, polls, strict=True):
-                    listener.polls[queue] = parked
+                    listener.answered(queue, parked)
                     self._answered(queue, parked)
         except (LinkFailed, Misdirected, Refused):
             self.counts["untold"] += 1
