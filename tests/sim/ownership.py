@@ -137,7 +137,10 @@ class OwnershipStore:
             for row in rows.writers.values()
             if not row.fenced and (row.facts is not None or row.id in owners)
         ]
-        return self._seam.looked(self, Ownership(self.row.id, [shard.seen() for shard in rows.shards], nodes))
+        found = Ownership(
+            self.row.id, [shard.seen() for shard in rows.shards], nodes, registry=self.disk.registry_version
+        )
+        return self._seam.looked(self, found)
 
     @as_ready
     def mark(self, facts: NodeFacts, now: Micros) -> bool:

@@ -298,14 +298,14 @@ class Owning:
         assert first not in {node.id for node in (await other.look()).nodes}
 
     async def test_a_process_that_lost_its_connection_keeps_its_shards(self, database: Nodes) -> None:
-        one, first = await joined(database)
+        (one, first), (other, _) = await joined(database), await joined(database)
         assert set(await one.claim([1])) == {1}
         await database.lose_session(one)
         assert await one.probe() is None
         assert await id_of(one) == first
         assert await owners(one) == {1: first}
         await applied(one, placed(1))
-        assert (await one.look()).nodes[0].session is self.session
+        assert {node.id: node.session for node in (await other.look()).nodes}[first] is self.session
 
     async def test_shards_of_a_process_that_closed_are_free(self, database: Nodes) -> None:
         (one, first), (other, _) = await joined(database), await joined(database)

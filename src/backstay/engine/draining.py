@@ -23,6 +23,7 @@ log = logging.getLogger("backstay.engine")
 
 KIND = "node_drain"
 EVERY = SECOND
+TIDY = 60 * SECOND  # how often to look for the wishes of processes that are gone
 FORGOTTEN = 600 * SECOND  # the wish for a process that nobody has seen for so long
 
 
@@ -39,7 +40,11 @@ class Draining:
         self._node = node
         self._world = node.engine.world
         self._store = node.store
-        self._job = PeriodicJob(self._world, "drain", self.read)
+        self._job = PeriodicJob(self._world, "drain", self._look)
+        self._read: tuple[int | None, int] | None = (
+            None  # what the registries' version was when wishes were read, and who this is
+        )
+        self._tidied: Micros = 0
         self.ended = False  # the process is about to end: wishes do not count any more
 
     def start(self) -> None:
@@ -57,8 +62,17 @@ class Draining:
         """Whether this process hands over its shards."""
         return self._node.facts.draining
 
+    async def _look(self) -> None:
+        """Read the wishes if there may be others than before."""
+        shards = self._node.shards
+        now = (shards.registry, shards.me)
+        if shards.registry is None or now != self._read or self._world.now() - self._tidied > TIDY:
+            await self.read()
+            self._read = now
+
     async def read(self) -> None:
         """Do what operators have asked this process for."""
+        self._tidied = self._world.now()
         wishes = {entry.name: entry.body for entry in await self._store.kept(KIND) if entry.body is not None}
         me = str(self._node.shards.me)
         self._set(me in wishes)
@@ -83,5 +97,5 @@ async def wish(world: World, store: Store, node: int, draining: bool) -> None:
         if not written.done():
             written.set_exception(error) if error is not None else written.set_result(None)
 
-    store.keep(RegistryEntry(KIND, "", str(node), body, counted=False), done)
+    store.keep(RegistryEntry(KIND, "", str(node), body), done)
     await written

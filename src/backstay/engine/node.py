@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from backstay import collector
 from backstay.engine.api import Api
 from backstay.engine.certificate import Certificate
+from backstay.engine.database_clock import DatabaseClock
 from backstay.engine.engine import Define, Engine
 from backstay.engine.exports import Exporter
 from backstay.engine.guest_leases import GuestLeases
@@ -85,7 +86,8 @@ class Node:
         self._guest = guest and store.shared
         self.facts = facts or NodeFacts()
         self.guest_leases = GuestLeases(engine)
-        self.shards = Shards(engine, lifecycle, self.guest_leases, facts=self._tell)
+        clock = DatabaseClock(world, store)
+        self.shards = Shards(engine, lifecycle, self.guest_leases, clock, facts=self._tell)
         self.stealing = Stealing(engine, lambda shard: self.shards.rows[shard].owner)
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
         self.recovery = Recovery(
@@ -95,6 +97,7 @@ class Node:
             self.sweep,
             self.stealing,
             lifecycle,
+            clock,
         )
         self.projector = Projector(engine, lifecycle, active=views)
         self.peers: Peers | None = None

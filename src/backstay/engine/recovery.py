@@ -35,7 +35,14 @@ WRONG = 2 * SECOND  # a machine's clock that is off by more is worth a warning
 
 class Recovery:
     def __init__(
-        self, engine: Engine, shards: Shards, notices: Notices, sweep: Sweep, stealing: Stealing, lifecycle: EngineHooks
+        self,
+        engine: Engine,
+        shards: Shards,
+        notices: Notices,
+        sweep: Sweep,
+        stealing: Stealing,
+        lifecycle: EngineHooks,
+        clock: DatabaseClock,
     ) -> None:
         self._engine = engine
         self._shards = shards
@@ -43,7 +50,7 @@ class Recovery:
         self._sweep = sweep
         self._stealing = stealing
         self._lifecycle = lifecycle
-        self._clock = DatabaseClock(engine.world, engine.store)
+        self._clock = clock
         self._unread: set[int] = set()  # shards of this process whose rows it has not read
         self._abandoned: set[int] = set()  # of them, those whose last owner may have left something undone
         self._reading = False

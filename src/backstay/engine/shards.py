@@ -27,6 +27,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from backstay.engine.database_clock import DatabaseClock
 from backstay.engine.engine import Engine
 from backstay.engine.guest_leases import GuestLeases
 from backstay.engine.lifecycle import EngineHooks, call_all
@@ -58,6 +59,7 @@ class Shards:
         engine: Engine,
         lifecycle: EngineHooks,
         leases: GuestLeases,
+        clock: DatabaseClock,
         *,
         facts: Callable[[], NodeFacts] = NodeFacts,
     ) -> None:
@@ -66,14 +68,18 @@ class Shards:
         self._world = engine.world
         self._lifecycle = lifecycle
         self._leases = leases
+        self._clock = clock
         self._facts = facts
         self.on_gain: Callable[[Collection[int], bool], None] = lambda shards, abandoned: None
         self.on_loss: Callable[[Collection[int]], None] = lambda shards: None
         self.on_look: Callable[[Collection[int]], None] = lambda living: None  # called with the processes that live
         self._me = 0
         self._rows: list[ShardRow] = [ShardRow(None, -1)] * engine.store.shards
+        self._read: Sequence[ShardRow] = ()  # what the last look has found
         self.nodes: dict[int, NodeRow] = {}
-        self.commits: Sequence[int] | None = None  # how much other processes have committed, as far as a look has seen
+        # How much other processes have committed, and the version of the registries, as the last look has seen them.
+        self.commits: Sequence[int] | None = None
+        self.registry: int | None = None
         self._gone: dict[int, Micros] = {}  # processes whose session was gone, and since when that is known
         self._marked: Micros | None = None
         self._looked: Micros | None = None
@@ -208,19 +214,25 @@ class Shards:
             self._drop([shard for shard, owned in enumerate(self._engine.owned) if owned])
         self._looks += 1
         number = self._looks
+        before = self._world.ticks()
         view = await self._store.look()
+        if view.clock is not None:
+            self._clock.told(before, view.clock)
         if number < self._seen or view.me != self._store.me:
             return  # a look that began later is back already, or this process has another row: this shows what was so before
         self._seen = number
         if view.me != self._me:
             self._rows = [ShardRow(None, -1)] * len(view.shards)
+            self._read = ()
             self._marked = None  # its row is new
         self._me = view.me
         self.nodes = {node.id: node for node in view.nodes}
-        self.commits = view.commits
-        for shard, row in enumerate(view.shards):
-            if row.term >= self._rows[shard].term:
-                self._rows[shard] = row
+        self.commits, self.registry = view.commits, view.registry
+        if view.shards is not self._read:  # else they are known: most looks find what the one before has found
+            self._read = view.shards
+            for shard, row in enumerate(view.shards):
+                if row.term >= self._rows[shard].term:
+                    self._rows[shard] = row
         self.on_look(self.nodes)
         self._follow(view)
 

@@ -42,7 +42,7 @@ class ReadEntries(Protocol):
 
 class Registries:
     """`on_reload` is called when they have been read again, and may be others than before. `nodes`: those that can be called
-    over `links`."""
+    over `links`. `seen`: the version that the last look at who owns what has found; None: it found none."""
 
     def __init__(
         self,
@@ -53,6 +53,7 @@ class Registries:
         on_reload: Callable[[], None],
         links: Callable[[], Links],
         nodes: Callable[[], Sequence[Owner]],
+        seen: Callable[[], int | None],
     ) -> None:
         self._store = store
         self._world = world
@@ -64,6 +65,7 @@ class Registries:
         self._on_reload = on_reload
         self._links = links
         self._nodes = nodes
+        self._seen = seen
         self._silent: dict[int, asyncio.Task[None]] = {}  # nodes that have not answered yet, though they had time
         self._version: int | None = None
         self._lock = asyncio.Lock()
@@ -95,7 +97,9 @@ class Registries:
 
     async def look(self) -> None:
         """Look, as each second, at what other processes have changed and heard."""
-        await self.refresh()
+        seen = self._seen()
+        if seen is None or seen != self._version:
+            await self.refresh()
         heartbeats = self._workers.heartbeats  # of which there are many, so nobody counts them
         if self._world.now() - self._heard >= heartbeats.every // 2:
             self._heard = self._world.now()

@@ -89,13 +89,16 @@ class Ownership(NamedTuple):
     """What a look at the rows found. `me` is the row of this process; fenced rows are left out of `nodes`. `shards` is the same
     object as before while no row has changed.
 
-    `commits`: how much each other process has committed. None: the store does not tell it with a look; ask `changed`.
+    `commits`: how much each other process has committed; `registry`: as `Store.registry_version`; `clock`: as `Store.clock`.
+    None: the store does not tell it with a look; ask `changed`, or these.
     """
 
     me: int
     shards: Sequence[ShardRow]
     nodes: Sequence[NodeRow]
     commits: Sequence[int] | None = None
+    registry: int | None = None
+    clock: Micros | None = None
 
 
 class OwnershipStore(Protocol):

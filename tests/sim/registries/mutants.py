@@ -29,6 +29,9 @@ MUTANTS = [
     Mutant("what is written during a load is forgotten", f"{STORED}._read", "place not in written", "True"),
     Mutant("what is read during a write is forgotten", f"{STORED}._wrote", "self._loads == loads", "True"),
     Mutant("nobody looks by himself", f"{ALL}.look", "await self.refresh()", ""),
+    Mutant(
+        "nobody compares what a look has seen", f"{ALL}.look", "seen is None or seen != self._version", "seen is None"
+    ),
     Mutant("looked once", f"{ALL}.refresh", "version != self._version", "self._version is None"),
     Mutant(
         "what could not be read counts as read",
@@ -38,5 +41,5 @@ MUTANTS = [
     ),
 ]
 
-CAUGHT = {"what is read during a write is forgotten": 94, "what could not be read counts as read": 106}
+CAUGHT = {"what is read during a write is forgotten": 68, "what could not be read counts as read": 299}
 """A seed that catches a mutant, where it takes many."""

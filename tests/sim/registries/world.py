@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import msgspec
 
+from backstay.engine.periodic import PeriodicJob
+from backstay.engine.shards import LOOK
 from backstay.protocol.native.nodes import LinkFailed, Owner, ReadRegistry
 from backstay.server.registries import PATIENCE, Registries
 from backstay.server.registry import StoredRegistry
@@ -112,9 +114,23 @@ class Node:
         world = VirtualWorld(day.loop, id)
         self.kept: StoredRegistry[int] = day.stored(store, "token", int)
         workers = WorkerRegistry(store, world, 60, 600)
+        self._store = store
+        self._seen: int | None = None
+        self._job = PeriodicJob(world, "look", self._look)
+        self._job.start(LOOK)
         self.registries: Registries = day.registries(
-            store, world, workers, [self.kept], lambda: None, links=lambda: self, nodes=self._others
+            store,
+            world,
+            workers,
+            [self.kept],
+            lambda: None,
+            links=lambda: self,
+            nodes=self._others,
+            seen=lambda: self._seen,
         )
+
+    async def _look(self) -> None:
+        self._seen = await self._store.registry_version()
 
     def _others(self) -> list[Owner]:
         return [Owner(node.id, "http://node", 0) for node in self._day.nodes if node is not self]

@@ -37,21 +37,26 @@ class PostgresqlNodes:
         self._fetch = fetch
         self._shards: list[ShardRow] = []  # as they were when their terms had this sum
         self._terms = -1
+        self._alone = False  # whether the last look found no other process
         self._said = False  # that an earlier release is at work
 
     async def look(self) -> Ownership:
         before = self._terms
         me = self._writer.id
-        found = await self._fetch("look", self._writer.evidence, me)
-        if found and found[0][4] < before:
+        # Who is alone needs no evidence of the life of others, which is the dear part of a look.
+        found = await self._fetch("look", self._writer.evidence and not self._alone, me)
+        terms, commits, registry, clock = found[0][4:] if found else (-1, None, None, None)
+        if found and terms < before:
             self._terms = -1
             raise self._writer.forgotten("shards have owners whom they had before")
-        nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, _, _ in found]
-        if not found or found[0][4] != self._terms:
+        nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, *_ in found]
+        self._alone = all(node.id == me for node in nodes)
+        if not found or terms != self._terms:
             self._shards = [ShardRow(*row) for row in await self._fetch("shards")]
             self._terms = sum(row.term for row in self._shards)
-        commits: Sequence[int] | None = (found[0][5] or ()) if found and me == self._writer.id else None
-        return Ownership(self._writer.id, self._shards, nodes, commits)
+        if not found or me != self._writer.id:
+            return Ownership(self._writer.id, self._shards, nodes, registry=registry, clock=clock)
+        return Ownership(me, self._shards, nodes, commits or (), registry, clock)
 
     async def mark(self, facts: NodeFacts, now: Micros) -> bool:
         body = msgspec.json.encode(facts)
