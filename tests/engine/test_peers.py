@@ -37,7 +37,8 @@ AT_HOME = {ask.PollWorkflowTask, ask.PollActivityTask, ask.ExecuteWorkflowTask, 
 
 
 TO_ONE_NODE = {
-    *(nodes.AskWorker, nodes.TellWaiting, nodes.FetchWorkflowTask, nodes.FetchActivityTask, nodes.ReadRegistry),
+    *(nodes.AskWorker, nodes.TellWaiting, nodes.FetchWorkflowTask, nodes.FetchActivityTask),
+    *(nodes.ReadRegistry, nodes.ReadRates),
 }
 """Not for the owner of an instance, but for the node that they are sent to."""
 

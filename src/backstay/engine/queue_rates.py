@@ -1,19 +1,21 @@
 """Rates of task queues: tasks added, dispatched and completed in the last minute, and for how long they waited for a worker.
 
-Counted in memory after commits, by the process that is the engine. Minutes and spans are kept in pairs, the present one and the
-one before it, so that nothing grows and old figures fade.
+Counted in memory after commits, by the process that makes them. Minutes and spans are kept in pairs, the present one and the
+one before it, so that nothing grows and old figures fade. What several processes have counted adds up (`rates`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from backstay.engine.batch import BatchEntry
 from backstay.engine.leases import Queue, queue_of
 from backstay.kernel.decision import Decision
-from backstay.kernel.values import SECOND, Micros
+from backstay.kernel.values import SECOND, Micros, partition_in
 from backstay.kernel.views.percentiles import percentile
+from backstay.protocol.native.nodes import QueueCounts
 
 MINUTE = 60 * SECOND
 SPAN = 5 * MINUTE  # waits are those of this span and the one before it
@@ -58,16 +60,22 @@ class _Counts:
 
 
 class QueueRates:
-    """`committed` is called for every batch on disk; it only counts."""
+    """`committed` is called for every batch on disk; it only counts. `owns`: whether this process owns a partition."""
 
-    def __init__(self, now: Callable[[], Micros]) -> None:
+    def __init__(self, now: Callable[[], Micros], owns: Callable[[int], bool] = lambda partition: True) -> None:
         self._now = now
+        self._owns = owns
         self._began = now()
+        self._minute = 0
         self._counts: dict[Queue, _Counts] = {}
         self._leased: dict[str, tuple[Queue, int]] = {}  # the queue and attempt of leased tasks
 
     def committed(self, batch: Sequence[BatchEntry]) -> None:
         now = self._now()
+        if now // MINUTE != self._minute:
+            self._minute = now // MINUTE
+            # The ends of leases that other processes have taken over are not seen here.
+            self._leased = {id: lease for id, lease in self._leased.items() if self._owns(partition_in(id))}
         for item in batch:
             if item.decision is not None and item.decision.tasks:
                 self._count(item.decision, now)
@@ -103,19 +111,25 @@ class QueueRates:
         """Another process is the engine now: it knows the leases from here on."""
         self._leased.clear()
 
-    def of(self, queue: Queue) -> Rates:
-        if queue not in self._counts:
-            return Rates(0.0, 0.0, 0.0, 0, None, None)
+    def of(self, namespace: str) -> list[QueueCounts]:
+        """What was counted of the queues of a namespace."""
+        return [self._shown(queue) for queue in self._counts if queue[1] == namespace]
+
+    def _shown(self, queue: Queue) -> QueueCounts:
         now = self._now()
         counts = self._at(queue, now)
         left = 1 - now % MINUTE / MINUTE  # of the minute before, so much is within the last sixty seconds
         added, dispatched, completed = (
             round(before * left + new, 2) for before, new in zip(counts.before, counts.now, strict=True)
         )
-        waits = {bucket: counts.waits.get(bucket, 0) for bucket in counts.waits.keys() | counts.waits_before.keys()}
-        for bucket, number in counts.waits_before.items():
-            waits[bucket] += number
-        return Rates(added, dispatched, completed, sum(waits.values()), _micros(waits, 0.5), _micros(waits, 0.95))
+        return QueueCounts(
+            kind=queue[0],
+            queue=queue[2],
+            added=added,
+            dispatched=dispatched,
+            completed=completed,
+            waits=Counter(counts.waits) + Counter(counts.waits_before),
+        )
 
     def _at(self, queue: Queue, now: Micros) -> _Counts:
         """The counts of a queue, of the present minute."""
@@ -125,6 +139,22 @@ class QueueRates:
         if counts.minute != now // MINUTE:
             counts.turn(now)
         return counts
+
+
+def rates(counted: Iterable[QueueCounts]) -> Rates:
+    """The rates of a queue from what every process has counted of it."""
+    all = list(counted)
+    waits: Counter[int] = Counter()
+    for one in all:
+        waits.update(one.waits)
+    return Rates(
+        sum(one.added for one in all),
+        sum(one.dispatched for one in all),
+        sum(one.completed for one in all),
+        sum(waits.values()),
+        _micros(waits, 0.5),
+        _micros(waits, 0.95),
+    )
 
 
 def _micros(waits: dict[int, int], share: float) -> Micros | None:

@@ -61,6 +61,8 @@ def _begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes |
         return submit(server, verb, asked, server.asked_questions.answer)
     if isinstance(asked, nodes.ReadRegistry):
         return submit(server, verb, asked, server.registries.read)
+    if isinstance(asked, nodes.ReadRates):
+        return submit(server, verb, asked, server.rates_of_nodes.here)
     owner = None if server.node.peers is None else server.node.peers.misdirected(asked)
     if owner is not None:
         said = {"owner": owner.id, "address": owner.address, "term": owner.term}

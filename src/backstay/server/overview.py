@@ -10,7 +10,6 @@ import asyncio
 
 from backstay.engine.certificate import CertificateAnswer, shown_proof
 from backstay.engine.node import Node
-from backstay.engine.queue_rates import QueueRates
 from backstay.kernel.values import SCHEDULES, SECOND, Micros
 from backstay.kernel.views.summary import OPEN_STATES
 from backstay.protocol.history import iso
@@ -182,7 +181,7 @@ class Overviews:
 
 def overviews_of(node: Node) -> Overviews:
     """The overviews of a node without a server: from disk, and without its workers."""
-    settings, now = Settings(), node.engine.world.now
+    settings = Settings()
     workers = WorkerRegistry(
         node.store,
         node.engine.world,
@@ -190,7 +189,11 @@ def overviews_of(node: Node) -> Overviews:
         settings.worker_forgotten_after_seconds,
     )
     admission = QueueAdmission(lambda: node.engine, settings)
-    return Overviews(node, QueueViews(node.engine, workers, admission, QueueRates(now)), None, settings)
+    return Overviews(node, QueueViews(node.engine, workers, admission, _unknown_rates), None, settings)
+
+
+async def _unknown_rates(namespace: str) -> None:
+    """A process that does not work counts none."""
 
 
 async def schedule_counts(store: Store, namespace: str, now: Micros) -> ScheduleCounts:

@@ -1,19 +1,19 @@
 """Task queues as operators see them: what waits and since when, who serves it, how fast it goes, and why it does not.
 
-What waits and what is leased is counted on disk, so every server says the same. Rates and waits are known to the process that
-owns all instances only; where several share them, they are null. Limits hold over all nodes (`budget_shares.py`): `used` is
+What waits and what is leased is counted on disk, so every server says the same. Rates and waits are those of all nodes
+(`rates_of_nodes.py`); they are null where not every node can be asked. Limits hold over all nodes (`budget_shares.py`): `used` is
 what all of them use, or hold to use it next.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from backstay.engine.engine import Engine
 from backstay.engine.leases import Queue
-from backstay.engine.queue_rates import QueueRates, Rates
+from backstay.engine.queue_rates import Rates, rates
 from backstay.kernel.spans import whole_span
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
@@ -30,12 +30,14 @@ from backstay.server.answers.queues import (
     QueueWaits,
     WaitPercentiles,
 )
+from backstay.server.rates_of_nodes import RatesByQueue
 from backstay.server.workers import RegisteredWorker, WorkerRegistry
 from backstay.store.figures import WaitingGroup
 
 KINDS = ("workflow", "activity")
 NAMED = 100  # workers and leases of a queue that are named; the others are counted
 HOLDERS = 3  # of a limit, in a sentence
+NONE = rates(())
 
 
 class QueueState(NamedTuple):
@@ -47,6 +49,7 @@ class QueueState(NamedTuple):
     leased: list[Task]
     serving: list[RegisteredWorker]
     builds: dict[str, int]  # open runs by the build that they are pinned to
+    rates: Mapping[str, Rates] | None = None  # by the kind of task; None: they are not known
 
     def place(self, kind: str) -> Queue:
         return kind, self.namespace, self.name
@@ -64,7 +67,15 @@ class QueueState(NamedTuple):
 
 
 class QueueViews:
-    def __init__(self, engine: Engine, workers: WorkerRegistry, admission: QueueAdmission, rates: QueueRates) -> None:
+    """`rates`: those of all queues of a namespace."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        workers: WorkerRegistry,
+        admission: QueueAdmission,
+        rates: Callable[[str], Awaitable[RatesByQueue | None]],
+    ) -> None:
         self._engine = engine
         self._workers = workers
         self._admission = admission
@@ -88,6 +99,7 @@ class QueueViews:
         for worker in self._workers.of(namespace):
             for queue in worker.queues:
                 serving.setdefault(queue, []).append(worker)
+        known = await self._rates(namespace)
         return [
             QueueState(
                 namespace,
@@ -96,6 +108,7 @@ class QueueViews:
                 leased.get(name, []),
                 serving.get(name, []),
                 builds.get(name, {}),
+                None if known is None else {kind: known.get((kind, name), NONE) for kind in KINDS},
             )
             for name in sorted(waiting.keys() | leased.keys() | builds.keys() | serving.keys())
         ]
@@ -157,7 +170,7 @@ class QueueViews:
 
     def _stats(self, queue: QueueState, kind: str, now: Micros) -> QueueTasks:
         leased = [task for task in queue.leased if task.kind == kind]
-        rates = self._known(queue, kind)
+        rates = None if queue.rates is None else queue.rates[kind]
         oldest = min((group.oldest for group in queue.waiting if group.kind == kind), default=None)
         return {
             "ready_count": queue.backlog(kind),
@@ -170,14 +183,11 @@ class QueueViews:
             "completed_last_minute": None if rates is None else rates.completed,
         }
 
-    def _known(self, queue: QueueState, kind: str) -> Rates | None:
-        return self._rates.of(queue.place(kind)) if self._engine.owns_all else None
-
     def _minute(self, queue: QueueState) -> QueueRatesAnswer | None:
         """Tasks of both kinds a minute."""
-        known = [rates for rates in (self._known(queue, kind) for kind in KINDS) if rates is not None]
-        if not known:
+        if queue.rates is None:
             return None
+        known = queue.rates.values()
         return {
             "added_per_minute": sum(rates.added for rates in known),
             "dispatched_per_minute": sum(rates.dispatched for rates in known),
@@ -186,13 +196,9 @@ class QueueViews:
 
     def _waits(self, queue: QueueState) -> QueueWaits | None:
         """For how long tasks waited for a worker, in the last five to ten minutes."""
-        if not self._engine.owns_all:
+        if queue.rates is None:
             return None
-        return {"workflow_tasks": self._waited(queue, "workflow"), "activity_tasks": self._waited(queue, "activity")}
-
-    def _waited(self, queue: QueueState, kind: str) -> WaitPercentiles:
-        rates = self._rates.of(queue.place(kind))
-        return {"count": rates.waits, "p50_ms": _milliseconds(rates.p50), "p95_ms": _milliseconds(rates.p95)}
+        return {"workflow_tasks": _waited(queue.rates["workflow"]), "activity_tasks": _waited(queue.rates["activity"])}
 
     def _limits(self, queue: QueueState, kind: str, slots: int) -> AdmissionAnswer:
         if self._engine.owns_all:
@@ -253,6 +259,10 @@ class QueueViews:
         named = [f"{who} holds {count}" for who, count in holders.most_common(HOLDERS)]
         more = len(holders) - HOLDERS
         return ", ".join(named) + (f", and {more} others hold the rest" if more > 0 else "")
+
+
+def _waited(rates: Rates) -> WaitPercentiles:
+    return {"count": rates.waits, "p50_ms": _milliseconds(rates.p50), "p95_ms": _milliseconds(rates.p95)}
 
 
 def _milliseconds(length: Micros | None) -> float | None:

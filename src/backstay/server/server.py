@@ -49,6 +49,7 @@ from backstay.server.native.worker_links import WorkerLinks
 from backstay.server.observability import StandardObservability, observability
 from backstay.server.overview import Overviews
 from backstay.server.queue_views import QueueViews
+from backstay.server.rates_of_nodes import RatesOfNodes
 from backstay.server.registries import Registries
 from backstay.server.registry import StoredRegistry
 from backstay.server.remote_queries import RemoteQueries
@@ -154,6 +155,7 @@ class Server:
             self._reloaded,
             links=lambda: self.links,
             nodes=lambda: [] if store.exclusive else self.node.shards.linked,
+            seen=lambda: self.node.shards.registry,
         )
         self.node_secrets = NodeSecrets(world, store)
         self.links = NodeLinks(self.node_secrets.ours, self.node_secrets.load)
@@ -195,7 +197,8 @@ class Server:
             self.admission.share_with_others(self.node)
         self.engine.knows_workers = self._knows_workers
         self.drains = Draining(self.node)
-        self.rates = QueueRates(world.now)
+        self.rates = QueueRates(world.now, self.engine.owns)
+        self.rates_of_nodes = RatesOfNodes(self.node, self.links, self.rates)
         self.engine.observe_commits(self.rates.committed)
         self.recovery = self.node.recovery
         self.sweep = self.node.sweep
@@ -205,7 +208,7 @@ class Server:
         self._counts = Observer(self)
         standard = StandardObservability(self._counts.metrics, Dashboard(store, world.now))
         self.observer = self._observability(standard)
-        self.queues = QueueViews(self.engine, self.workers, self.admission, self.rates)
+        self.queues = QueueViews(self.engine, self.workers, self.admission, self.rates_of_nodes.of)
         self.overviews = Overviews(self.node, self.queues, self.fleet, settings)
         self.worker_links = WorkerLinks(self)
         try:

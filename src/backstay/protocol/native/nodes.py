@@ -124,6 +124,24 @@ class ReadRegistry(ask.Request[None], frozen=True, kw_only=True):
     kind: str
 
 
+class QueueCounts(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a node has counted of one kind of tasks of a queue: in the last minute; and by how many bits their wait in
+    microseconds has, how many waited for a worker."""
+
+    kind: str
+    queue: str
+    added: float = 0.0
+    dispatched: float = 0.0
+    completed: float = 0.0
+    waits: dict[int, int] = {}
+
+
+class ReadRates(ask.Request[list[QueueCounts]], frozen=True, kw_only=True):
+    """What this node has counted of the queues of a namespace."""
+
+    namespace: str
+
+
 class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
     """Take a stored send. Its row is deleted with the commit of the receiver, so it may be delivered twice."""
 
@@ -209,6 +227,7 @@ _OF_WORKERS: dict[type[ask.Request[Any]], Any] = {
     DeliverSend: None,
     AskWorker: WorkerSaid,
     ReadRegistry: None,
+    ReadRates: list[QueueCounts],
 }
 _complete = calls.verb(_CompleteTask, TaskReply)
 _ALL: dict[type[ask.Request[Any]], calls.Verb] = {
