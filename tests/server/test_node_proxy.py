@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
 from msgspec.structs import replace
 
+from backstay.link.http import PATHS
 from backstay.protocol.native import worker as wire
 
 from .kit import TOKEN, Api, serving, until
@@ -65,3 +67,30 @@ async def test_slots_for_several_nodes_are_as_many_as_for_one(postgresql_url: st
         link = {"worker_id": "w", "station": opened.json()["station"]}
         refused = await asked(api, wire.EXCHANGE, link | {"slots": slots})
         assert (refused.status_code, refused.json()["field"]) == (422, "slots")
+
+
+async def test_a_path_is_handed_on_as_it_was_sent(postgresql_url: str) -> None:
+    """A name in it may hold anything, line breaks included: decoded, it would be further requests to the other node."""
+    async with two(postgresql_url) as both:
+        there = both.there.server
+        await until(lambda: url_of(both.there) in {one.address for one in both.front.server.node.shards.linked})
+        hidden = "GET /api/cluster/info HTTP/1.1\r\nHost: x\r\n\r\n"
+        name = f"{there.node_id()}.x/complete HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n{hidden}POST /y"
+        body = {"lease_owner": "w", "query_task_attempt": 1}
+        for path in (f"query-tasks/{quote(name, safe='')}/complete", f"query-tasks/{there.node_id()}.é%2F%3F/complete"):
+            answer = await both.front.worker(path, body)
+            assert (answer.status_code, answer.json()["reason"]) == (404, "query_task_not_found"), answer.text
+        assert {route for _, route, _ in there.requests if "info" in route} == set()
+        answered = [route for _, route, status in there.requests if status == 404]
+        assert answered == ["/api/worker/query-tasks/{task_id}/complete"]
+
+
+async def test_paths_that_are_handed_on_are_not_remembered(postgresql_url: str) -> None:
+    async with two(postgresql_url) as both:
+        id = both.there.server.node_id()
+        await until(lambda: url_of(both.there) in {one.address for one in both.front.server.node.shards.linked})
+        body = {"lease_owner": "w", "query_task_attempt": 1}
+        for number in range(3 * PATHS):
+            await both.front.worker(f"query-tasks/{id}.{number}/complete", body)
+        (client,) = both.front.server.worker_links.proxy._clients.values()
+        assert len(client._heads) <= PATHS

@@ -10,6 +10,7 @@ many small requests: a request is one write, a reply usually one read.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from typing import NamedTuple, cast
@@ -19,11 +20,13 @@ from backstay.link.replies import ChunkReader, LineReader
 from backstay.sockets import keep_alive
 
 LIMIT = 256 << 20  # bytes of one reply
+PATHS = 100  # whose heads of requests are remembered
 HEAD = 64 << 10  # and of its head
 IDLE = 100  # connections kept for later
 CONNECT = 5.0  # seconds to open a connection
 SILENT = 5.0  # seconds of silence after which a server is pinged, and in which it must answer
 HEALTH = "/api/health"
+_PATH = re.compile(r"/[!-~\x80-\xff]*")  # no spaces or line breaks, after which something else would begin
 
 
 class Lost(Exception):
@@ -232,10 +235,8 @@ class HttpClient:
         `line`: called with each line of a reply that is sent line by line; the returned reply is then only its end.
         """
         connection = await self._connected()
-        head = self._heads.get(path)
-        if head is None:
-            head = self._heads[path] = f"POST {self.origin.base}{path}{self._rest}".encode()
-        request = b"%b%d\r\n%b\r\n%b" % (head, len(body), more.encode(), body)
+        head = self._heads.get(path) or self._head_of(path)
+        request = b"%b%d\r\n%b\r\n%b" % (head, len(body), more.encode("latin-1"), body)
         loop = asyncio.get_running_loop()
         alarm = loop.call_later(seconds, connection.give_up)
         self._waiting[connection] = None
@@ -251,6 +252,15 @@ class HttpClient:
             self._waiting.pop(connection, None)
         self._keep(connection)
         return reply
+
+    def _head_of(self, path: str) -> bytes:
+        if not _PATH.fullmatch(path):
+            raise ValueError(f"{path!r} is no path of a URL")
+        if len(self._heads) >= PATHS:  # some paths have ids in them
+            self._heads.clear()
+        parts = self.origin.base.encode(), path.encode("latin-1"), self._rest.encode()
+        head = self._heads[path] = b"POST %b%b%b" % parts
+        return head
 
     async def _connected(self) -> _Connection:
         loop = asyncio.get_running_loop()

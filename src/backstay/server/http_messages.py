@@ -40,12 +40,14 @@ class HttpRequest:
         "path",
         "raw_query",
         "roles",
+        "target",
         "version",
     )
 
     def __init__(self, method: str, path: str, headers: Mapping[str, str], query: bytes = b"") -> None:
         self.method = method
         self.path = path
+        self.target = path  # as it was sent: in `path` names are decoded
         self.headers = headers
         self.raw_query = query
         self._query: dict[str, str] | None = None
@@ -130,7 +132,6 @@ class ParsedRequest(HttpRequest):
         "head_text",
         "http_1_0",
         "keep_alive",
-        "target",
         "too_large",
     )
 
@@ -142,7 +143,7 @@ class ParsedRequest(HttpRequest):
             raise HttpError(400, "malformed_request", "the URL of the request cannot be read") from None
         query = parsed.query or b""
         super().__init__(method, unquote(path) if "%" in path else path, headers, query)
-        self.target = f"{path}?{query.decode('latin-1')}" if query else path  # as it was sent
+        self.target = f"{path}?{query.decode('latin-1')}" if query else path
         self.complete = False  # the whole body has been received
         self.too_large = False  # the body is too large and was dropped
         self.keep_alive = True  # further requests may follow on the connection

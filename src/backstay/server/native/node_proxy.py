@@ -98,7 +98,7 @@ class NodeProxy:
         lines = [f"{name}: {request.headers[name]}\r\n" for name in HANDED_ON if name in request.headers]
         lines += [f"{_TO}: {node}\r\n", f"{_VIA}: {node_id(server)}\r\n"]
         loop = asyncio.get_running_loop()
-        asking = loop.create_task(client.post(request.path, request.body, ANSWER + wait, "".join(lines)))
+        asking = loop.create_task(client.post(request.target, request.body, ANSWER + wait, "".join(lines)))
         leaving = loop.create_task(request.until_disconnected())
         server.parked += 1
         self.handed_on += 1
