@@ -418,6 +418,19 @@ async def test_a_new_schema_is_made_and_recorded(fresh: Handles) -> None:
     assert await fresh.ask("select * from writer") == [], "who only reads leaves nothing behind"
 
 
+async def test_a_schema_may_have_the_name_of_a_word_of_sql(fresh: Handles, postgresql_server: str) -> None:
+    url = with_schema(postgresql_server, "order")
+    try:
+        for more in ("", "&pooler=transaction"):
+            store = await fresh.open(url + more)
+            (instance,) = instances(1)
+            await applied(store, instance)
+            await store.close()
+        assert await fresh.ask('select count(*) from "order".workflow') == [(2,)]
+    finally:
+        await fresh.sql('drop schema if exists "order" cascade')
+
+
 async def test_a_migration_goes_forward_and_keeps_what_is_there(fresh: Handles) -> None:
     store = await fresh.open()
     (instance,) = instances(1)

@@ -203,9 +203,9 @@ async def migrate(connection: DriverConnection, place: Address, steps: list[Migr
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock($1, hashtext($2))", LOCK, place.schema)
         if not await connection.fetch("select 1 from pg_namespace where nspname = $1", place.schema):
-            await connection.execute(f"create schema {place.schema}")
+            await connection.execute(f'create schema "{place.schema}"')
         if place.pooled:
-            await connection.execute(f"set local search_path = {place.schema}")
+            await connection.execute(f'set local search_path = "{place.schema}"')
         version = await _version(connection, place, steps)
         await connection.execute(
             "create table if not exists migration (number integer primary key, name text not null, checksum text not null)"

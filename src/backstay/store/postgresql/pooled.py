@@ -43,7 +43,7 @@ _CLASS = re.compile(rf"'({'|'.join(TABLES)})'(?=::regclass)")
 
 def qualified(statement: str, schema: str) -> str:
     """The statement with the schema before each of our tables."""
-    return _CLASS.sub(rf"'{schema}.\1'", _TABLE.sub(rf"\1{schema}.\2", statement))
+    return _CLASS.sub(rf"'{schema}.\1'", _TABLE.sub(rf'\1"{schema}".\2', statement))
 
 
 class PooledConnection:
