@@ -5,6 +5,13 @@ from __future__ import annotations
 from .mutation import Mutant
 
 SHARD_MUTANTS = [
+    # waiting
+    Mutant(
+        "who waits at another process is not looked after",
+        "backstay.engine.waiters:Waiters._with_news",
+        "one[0] in noticed or not (trusts and self._owns(one[0]))",
+        "one[0] in noticed or self._owns(one[0])",
+    ),
     # handing over
     Mutant(
         "owned is cleared after the row",
