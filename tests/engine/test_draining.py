@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from msgspec.structs import replace
 
+from backstay.engine.draining import wish
 from tests.sdk.kit import eventually
 from tests.sim.disk import Disk
 from tests.sim.virtual import run
@@ -24,5 +27,26 @@ def test_shards_that_arrive_while_a_process_drains_are_handed_on() -> None:
             )
             await eventually(lambda: stays.engine.owns_all, "the other one works for all of them")
             assert not any(row.owner == me for row in disk.ownership.shards)
+
+    run(1, story)
+
+
+def test_a_process_that_drains_goes_on_with_it_after_it_was_taken_for_dead() -> None:
+    """It has another row then, and what was asked for names the row that it had."""
+
+    async def story(_: object) -> None:
+        disk = Disk()
+        async with OnDisk(disk, 1, []) as stays, OnDisk(disk, 2, []) as drains:
+            await shared(stays, drains)
+            before = drains.store.me
+            drains._drains.start()
+            await wish(stays.engine.world, stays.store, before, True)
+            await eventually(lambda: stays.engine.owns_all, "it has handed over what it had")
+            disk.ownership.writers[before].fenced = True
+            await eventually(lambda: drains._node.shards.me not in (0, before), "it has another row")
+            await asyncio.sleep(5)  # virtual seconds, in which it looks for what it is asked for
+            assert drains._node.facts.draining
+            await wish(stays.engine.world, stays.store, drains.store.me, False)
+            await shared(stays, drains)
 
     run(1, story)

@@ -66,6 +66,9 @@ class Draining:
         """Read the wishes if there may be others than before."""
         shards = self._node.shards
         now = (shards.registry, shards.me)
+        if self.asked and self._read is not None and self._read[1] != shards.me:
+            # It was taken for dead meanwhile, and has another row. What it was asked for holds for the process.
+            await wish(self._world, self._store, shards.me, True)
         if shards.registry is None or now != self._read or self._world.now() - self._tidied > TIDY:
             await self.read()
             self._read = now
