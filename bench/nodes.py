@@ -2,7 +2,6 @@
 
     python bench/nodes.py                           embedded apps and servers, both routings, about five minutes
     python bench/nodes.py --shapes embedded --nodes 1,3 --n 500
-    python bench/nodes.py --peers dbos,absurd       the same work on PostgreSQL by others, in the same run
 
 The rate of several nodes on one small machine says nothing. What counts is f(N): CPU of nodes and of PostgreSQL for one operation
 with N nodes, over that with one. Where f(N) is bounded, N nodes on machines of their own carry N / f(N) times as much, until
@@ -18,13 +17,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import random
 import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -44,9 +41,6 @@ sys.path.insert(0, str(HERE.parent))
 
 from tests.processes.database import Database, free_port  # noqa: E402
 
-HARNESS = Path(os.environ.get("BENCH_HARNESS", HERE.parents[1] / "shared" / "bench"))
-VENVS = Path(os.environ.get("BENCH_HOME", Path.home() / ".cache" / "backstay-bench")) / "venvs"
-PEERS = {"dbos": ("core", "peer_dbos.py"), "absurd": ("absurd", "peer_absurd.py")}
 TOKEN = "nodes"
 SHARDS = 256
 IDLE = 3.0  # seconds in which nodes only keep themselves alive
@@ -309,38 +303,6 @@ async def measure(database: Database, options: argparse.Namespace) -> list[Row]:
     return [middle(found) for _, found in sorted(rows.items())]
 
 
-def peer(name: str, database: Database, options: argparse.Namespace, scratch: str) -> dict[str, Any] | None:
-    venv, script = PEERS[name]
-    python = VENVS / venv / "bin" / "python"
-    if not python.exists() or not (HARNESS / script).exists():
-        print(f"# {name} is not installed: {HARNESS}/setup.sh {name}", flush=True)
-        return None
-    out = Path(scratch) / f"{name}.jsonl"
-    sizes = ["--w1-n", str(options.n), "--w2-steps", str(options.steps), "--w2-parallel", "50", "--workdir", scratch]
-    url = f"{database.url.partition('?')[0].partition(',')[0]}/{name}bench"
-    command = [str(python), str(HARNESS / script), "--db", url, "--workloads", "w1,w2", "--json", str(out), *sizes]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=560, check=False)
-    if done.returncode:
-        print(f"# {name} failed: {done.stderr[-2000:]}", flush=True)
-        return None
-    return json.loads(out.read_text().splitlines()[-1])["results"]
-
-
-def compare(rows: list[Row], found: dict[str, dict[str, Any]]) -> None:
-    """Ours with one embedded node, as peers run, and how many times as much it does."""
-    ours = {row.work: row for row in rows if (row.shape, row.nodes, row.routing) == ("embedded", 1, "right")}
-    for name, results in found.items():
-        for work, rate, label in (("W1", "workflows_s", "workflows/s"), ("W2", "parallel_steps_s", "steps/s, fifty")):
-            theirs, mine = results[work.lower()], ours.get(work)
-            line = f"{name} {work}: {theirs[rate]:.0f} {label}, {theirs['cpu_ms_per_op'] * 1e3:.0f} us of CPU"
-            if mine is not None:
-                times, less = mine.rate / theirs[rate], theirs["cpu_ms_per_op"] * 1e3 / mine.cpu
-                line += (
-                    f"; ours {mine.rate:.0f}, {mine.cpu:.0f} us: {times:.1f} times the rate, {less:.1f} times less CPU"
-                )
-            print(line, flush=True)
-
-
 def cli() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", default="1,2,3")
@@ -353,10 +315,9 @@ def cli() -> None:
     parser.add_argument("--in-flight", type=int, default=100, help="W1: at a time, for each node")
     parser.add_argument("--rounds", type=int, default=1, help="the one in the middle is shown")
     parser.add_argument("--waits", action="store_true", help="sample what sessions wait for")
-    parser.add_argument("--peers", default="", help="dbos, absurd")
     options = parser.parse_args()
     options.nodes = [int(number) for number in options.nodes.split(",")]
-    for name in ("shapes", "routings", "works", "peers"):
+    for name in ("shapes", "routings", "works"):
         setattr(options, name, [part for part in getattr(options, name).split(",") if part])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     database = Database(
@@ -364,11 +325,7 @@ def cli() -> None:
     )
     try:
         database.create()
-        rows = asyncio.run(measure(database, options))
-        table(rows)
-        with tempfile.TemporaryDirectory() as scratch:
-            found = {name: peer(name, database, options, scratch) for name in options.peers}
-        compare(rows, {name: results for name, results in found.items() if results is not None})
+        table(asyncio.run(measure(database, options)))
     finally:
         database.end()
 
