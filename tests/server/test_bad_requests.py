@@ -13,6 +13,8 @@ from urllib.parse import quote
 import pytest
 
 from backstay.cli.logs import LogFormatter
+from backstay.kernel.message import Refused
+from backstay.server.http_errors import refusal_error
 from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, blob, serving
@@ -328,3 +330,9 @@ async def test_arguments_that_nobody_can_read_are_refused_between_our_own_proces
         assert (answer.status_code, answer.json()["reason"]) == (409, "invalid_payload"), answer.text
         assert answer.json()["fields"]["field"] == "arguments"
         assert (await api.control("GET", "/workflows")).json()["workflows"] == []
+
+
+def test_a_refusal_may_have_fields_of_any_name() -> None:
+    """Workers name them when they refuse a query."""
+    fields = dict.fromkeys(("self", "status", "reason", "message"), "x")
+    assert refusal_error(Refused("query_rejected", "no", **fields)).fields == fields

@@ -26,7 +26,7 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
 class Refused(Exception):
     """The message was refused and nothing was written. `reason` is stable; `fields` go to the caller."""
 
-    def __init__(self, reason: str, message: str, **fields: Any) -> None:
+    def __init__(self, reason: str, message: str, /, **fields: Any) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message

@@ -53,7 +53,7 @@ class HttpError(Exception):
 
     last = False
 
-    def __init__(self, status: int, reason: str, message: str, **fields: Any) -> None:
+    def __init__(self, status: int, reason: str, message: str, /, **fields: Any) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
