@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from backstay import AsyncClient, AsyncWorker, activity, query, update, wait, workflow
+from backstay import AsyncClient, AsyncWorker, BackstayError, activity, query, update, wait, workflow
 from backstay.kernel.values import SECOND, partition_of
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import worker as wire
@@ -59,6 +59,22 @@ async def test_questions_find_the_node_with_a_worker(postgresql_url: str) -> Non
             assert await order.query(Order.so_far) == 10 * n
             assert await order.update(Order.add, 10) == 10 * n + 10
         assert await order.result() == 30
+
+
+async def test_a_worker_that_another_node_has_just_registered_is_known(postgresql_url: str) -> None:
+    settings = Settings(store=postgresql_url, token=TOKEN)
+    async with ManyNodes(settings, Shape(3, links=False)) as nodes:
+        for server in nodes.servers:
+            server.registries.stop()  # no node looks by itself
+        async with (
+            AsyncWorker(nodes.url, [Order], token=TOKEN, drain=0.3),
+            AsyncClient(nodes.url, token=TOKEN) as client,
+        ):
+            order = await client.start(Order, "o-1")
+            for _ in range(5):
+                assert await order.query(Order.so_far) == 0
+                with pytest.raises(BackstayError, match="too little"):
+                    await order.update(Order.add, -1)
 
 
 async def test_a_request_for_a_node_without_an_address_is_told_what_is_missing(postgresql_url: str) -> None:

@@ -52,7 +52,7 @@ class Queries:
         started = next(entry.event for entry in history if isinstance(entry.event, WorkflowStarted))
         given = listed(started, request.query_name, request)
         self._judge(started, request.query_name, given)
-        executor = self._who_answers(started.workflow_type, run.namespace, run.queue, run.compatibility)
+        executor = await self._who_answers(started.workflow_type, run.namespace, run.queue, run.compatibility)
         result = await executor.inquire(
             self._inquiry("query", run, cursor, request.query_name, given.blob), history, self._at_rest(key, history)
         )
@@ -85,9 +85,7 @@ class Queries:
         if live is None or not live.is_open:
             return True, None  # the kernel rejects the update for that
         routing = live.routing
-        executor = self._engine.matching.answerer(
-            live.workflow_type, routing.namespace, routing.queue, routing.compatibility
-        )
+        executor = await self._answerer(live.workflow_type, routing.namespace, routing.queue, routing.compatibility)
         if executor is None:
             return not self._engine.matching.is_served(routing.namespace, routing.queue), None
         if not executor.validates(live.workflow_type, name):
@@ -122,9 +120,20 @@ class Queries:
             at=self._engine.world.now(),
         )
 
-    def _who_answers(self, type: str, namespace: str, queue: str, compatibility: str | None) -> Executor | Inquirer:
+    async def _answerer(
+        self, type: str, namespace: str, queue: str, compatibility: str | None
+    ) -> Executor | Inquirer | None:
         matching = self._engine.matching
-        executor = matching.answerer(type, namespace, queue, compatibility)
+        found = matching.answerer(type, namespace, queue, compatibility)
+        if found is None and matching.remote is not None and await matching.remote.look():
+            return matching.answerer(type, namespace, queue, compatibility)
+        return found
+
+    async def _who_answers(
+        self, type: str, namespace: str, queue: str, compatibility: str | None
+    ) -> Executor | Inquirer:
+        matching = self._engine.matching
+        executor = await self._answerer(type, namespace, queue, compatibility)
         if executor is not None:
             return executor
         if matching.is_served(namespace, queue):

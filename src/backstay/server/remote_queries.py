@@ -132,6 +132,13 @@ class RemoteQueries:
             _runs(worker, type, compatibility) for worker in self._live(namespace, queue)
         )
 
+    async def look(self) -> bool:
+        if self._elsewhere is None:
+            return False
+        before = self._workers.changes
+        await self._workers.kept.load()
+        return self._workers.changes != before
+
     def validates(self, type: str, update: str) -> bool:
         return any(_validates(worker, type, update) for worker in self._workers.everybody())
 
