@@ -13,11 +13,15 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from typing import NamedTuple, cast
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, cast
 from urllib.parse import urlsplit
 
 from backstay.link.replies import ChunkReader, LineReader
 from backstay.sockets import keep_alive
+
+if TYPE_CHECKING:
+    from ssl import SSLContext
 
 LIMIT = 256 << 20  # bytes of one reply
 PATHS = 100  # whose heads of requests are remembered
@@ -275,19 +279,23 @@ class HttpClient:
         return await self._connect()
 
     async def _connect(self) -> _Connection:
-        tls = None
-        if self.origin.scheme == "https":
-            import ssl
-
-            tls = ssl.create_default_context()
         try:
             async with asyncio.timeout(CONNECT if self._patience is None else self._patience):
                 _, made = await asyncio.get_running_loop().create_connection(
-                    lambda: _Connection(self), self.origin.host, self.origin.port, ssl=tls
+                    lambda: _Connection(self), self.origin.host, self.origin.port, ssl=self._tls
                 )
         except (OSError, TimeoutError) as error:
             raise Lost(_said(error), sent=False) from error
         return made
+
+    @cached_property
+    def _tls(self) -> SSLContext | None:
+        """Made once: that reads the certificates of the machine."""
+        if self.origin.scheme != "https":
+            return None
+        import ssl
+
+        return ssl.create_default_context()
 
     # -- pings
 
