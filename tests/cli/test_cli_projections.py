@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import subprocess
 from typing import Any
 
 import pytest
-from dw_support import Place
+from dw_support import DW, PATIENCE, Place
 
 from backstay import Backstay, activity, sleep, workflow
 
@@ -92,3 +93,28 @@ def test_the_certificate_of_a_file_is_proven_now(shop: Place) -> None:
     proven = shop.ask("system", "liveness", "--db", "shop.db")
     assert proven.returncode == 1
     assert "stranded: bed-1; restore it with: dw repair bed-1" in proven.stderr
+
+
+def test_a_pass_restores_what_runs_of_a_database_miss(shop: Place) -> None:
+    def asked(*options: str) -> tuple[int, str]:
+        done = shop.ask("repair-pass", *options, "--db", "shop.db")
+        return done.returncode, done.stdout + done.stderr
+
+    assert asked() == (0, "nothing to repair\n")
+    sql(shop, "update workflow set next_wake = null where workflow_id = 'bed-1'")
+    assert shop.ask("system", "liveness", "--db", "shop.db").returncode == 1
+    assert asked("--namespace", "elsewhere") == (0, "nothing to repair\n")
+    assert asked() == (0, "1 candidates, 1 repaired\n")
+    assert shop.ask("system", "liveness", "--db", "shop.db").returncode == 0
+    assert asked() == (0, "nothing to repair\n")
+
+
+def test_a_loop_repairs_a_database_until_it_is_stopped(shop: Place) -> None:
+    sql(shop, "update workflow set next_wake = null where workflow_id = 'bed-1'")
+    command = [*DW, "repair-pass", "--loop", "--every", "0.05", "--db", "shop.db"]
+    with subprocess.Popen(command, cwd=shop.directory, stdout=subprocess.PIPE, text=True) as loop:
+        assert loop.stdout is not None
+        assert loop.stdout.readline() == "looks through shop.db every 0.05 s\n"
+        assert loop.stdout.readline() == "1 candidates, 1 repaired\n"
+        loop.terminate()
+        assert loop.wait(PATIENCE) == 0

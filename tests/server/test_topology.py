@@ -231,6 +231,6 @@ def test_one_pass_and_what_is_wrong_with_it(execution_only: Running) -> None:
     code, said = dw(*server, "--token", "guess")
     assert (code, "token" in said) == (2, True)
     code, said = dw()
-    assert (code, "--server" in said) == (2, True)
+    assert (code, "--db" in said) == (2, True)
     code, said = dw("--server", "http://127.0.0.1:1", "--token", "x")
     assert (code, "nothing listens there" in said, said.count("\n")) == (2, True, 1)

@@ -1,7 +1,7 @@
-"""`dw repair-pass`: look through a whole server for work that does not move, once or as the process that owns this.
+"""`dw repair-pass`: look through a whole database or server for work that does not move, once or as the process that owns this.
 
-With --loop it is the dedicated matching role: servers started with DW_V2_MATCHING_ROLE_QUEUE_WAKE=0 leave it to this process
-when they look through everything.
+With --loop and a server it is the dedicated matching role: servers started with DW_V2_MATCHING_ROLE_QUEUE_WAKE=0 leave it to this
+process when they look through everything.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import socket
+import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ from backstay.cli import options
 from backstay.cli.problems import CliError, as_problems
 
 if TYPE_CHECKING:
+    from backstay import Client
+    from backstay.cli.reading import StoreReader
     from backstay.sdk.remote.transport import Access
 
 PATH = "/api/system/repair/pass"
@@ -26,8 +29,7 @@ ANSWER = 60.0
 
 
 @click.command(name="repair-pass")
-@click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: the variable DW_SERVER.")
-@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="An admin token. Default: the variable DW_TOKEN.")
+@options.place
 @options.namespace
 @click.option("--loop", is_flag=True, help="Again and again, until SIGTERM or Ctrl-C.")
 @click.option(
@@ -38,28 +40,91 @@ ANSWER = 60.0
     show_default=True,
     help="Between two passes of a loop.",
 )
-def command(server: str | None, token: str | None, namespace: str, loop: bool, every: float) -> None:
-    """Restore what the runs of a server miss in order to go on: lost tasks, lost wakes, leases of nobody.
+def command(path: options.Place, namespace: str, loop: bool, every: float) -> None:
+    """Restore what runs miss in order to go on: lost tasks, lost wakes, and at a server also leases of nobody.
 
-    A server does this by itself every few seconds. A loop takes that over: run it in a process of its own, and start the
-    servers with DW_V2_MATCHING_ROLE_QUEUE_WAKE=0. If the loop is gone, they do it again themselves, less often.
+    Servers and apps do this by themselves every few seconds. A loop takes that over from servers: run it in a process of its
+    own, and start them with DW_V2_MATCHING_ROLE_QUEUE_WAKE=0. If the loop is gone, they do it again themselves, less often.
 
     \b
     Examples:
+      dw repair-pass --db shop.db
       dw repair-pass --server http://127.0.0.1:8080 --token TOKEN
       DW_SERVER=http://127.0.0.1:8080 DW_TOKEN=... dw repair-pass --loop --every 2
     """
-    if server is None:
-        raise CliError("name the server with --server or DW_SERVER; an engine without a server repairs by itself")
+    if not isinstance(path, options.ServerAt):
+        _on_database(path, namespace, every if loop else None)
+        return
     from backstay.sdk.remote.transport import Access
 
-    access = Access(server, token, namespace)
+    access = Access(path.url, path.token, namespace)
     try:
         access.client()
     except ValueError as wrong:
         raise CliError(str(wrong)) from None
     with as_problems():
         asyncio.run(_loop(access, every) if loop else _once(access))
+
+
+def _on_database(path: str, namespace: str, every: float | None) -> None:
+    """Repair as any process may. `every`: seconds between two passes; None: one pass."""
+    from backstay.cli.messages import opened
+    from backstay.cli.reading import StoreReader
+    from backstay.store.address import shown
+
+    with StoreReader(path) as reader, opened(path, namespace) as backstay:
+        if every is None:
+            click.echo(_said(_pass_on_database(reader, backstay, namespace)))
+            return
+        stopping = threading.Event()
+
+        def stop(number: int, frame: object) -> None:
+            stopping.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        click.echo(f"looks through {shown(path)} every {every:g} s")
+        quiet = True
+        while not stopping.is_set():
+            try:
+                done = _pass_on_database(reader, backstay, namespace)
+            except CliError as why:
+                if quiet:
+                    click.echo(f"{why}; trying again", err=True)
+                quiet = False
+            else:
+                quiet = True
+                if done["dispatched_tasks"]:
+                    click.echo(_said(done))
+            stopping.wait(every)
+
+
+def _pass_on_database(reader: StoreReader, backstay: Client, namespace: str) -> dict[str, Any]:
+    from backstay.server.repair import candidates_on_disk, select_fairly
+    from backstay.server.settings import Settings
+
+    limit = Settings().task_repair_scan_limit
+    found = reader.get(candidates_on_disk(reader.store, namespace))
+    missing, existing = select_fairly(found.missing, limit), select_fairly(found.existing, limit)
+    chosen = {one.workflow for one in (*missing, *existing)}
+    for workflow in sorted(chosen):
+        loaded = reader.get(reader.store.load(workflow))
+        if loaded is None:
+            continue
+        id = loaded.row.workflow_id
+        try:
+            with as_problems():
+                backstay.handle(None, id).repair()
+        except CliError as why:
+            click.echo(f"{id}: {why}", err=True)
+    if chosen:
+        found = reader.get(candidates_on_disk(reader.store, namespace))
+    left = {one.workflow for one in (*found.missing, *found.existing)}
+    return {
+        "selected_existing_task_candidates": len(existing),
+        "selected_missing_task_candidates": len(missing),
+        "dispatched_tasks": len(chosen - left),
+    }
 
 
 async def _once(access: Access) -> None:

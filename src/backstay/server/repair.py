@@ -16,6 +16,7 @@ from msgspec import Struct
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
+from backstay.store import Store
 
 if TYPE_CHECKING:
     from backstay.server.server import Server
@@ -53,16 +54,18 @@ def policy(settings: Settings) -> dict[str, Any]:
     }
 
 
+async def candidates_on_disk(store: Store, namespace: str) -> Candidates:
+    """Those that any process can tell: of a task that nobody takes only an owner knows whether it was lost."""
+    failed = [task for task in await store.worn_tasks(namespace) if task.state == "failed"]
+    return Candidates(await _missing(store, namespace), [_of_task(task) for task in failed])
+
+
 async def candidates(server: Server, namespace: str, worn: list[Task] | None = None) -> Candidates:
     """`worn`: the tasks of the namespace that are leased or have failed, if they were read already."""
     engine, store = server.engine, server.engine.store
     if worn is None:
         worn = await store.worn_tasks(namespace)
-    lost = [*await store.lost_work(namespace), *await store.lost_wakes(namespace)]
-    missing = {
-        one.workflow: Candidate(one.workflow, (one.connection, one.queue, one.compatibility), one.started_at)
-        for one in lost
-    }
+    missing = await _missing(store, namespace)
     before = server.now - server.settings.task_repair_redispatch_after_seconds * SECOND
     waiting = await store.overdue_tasks(namespace, before)
     overdue = [one for one in waiting if server.sweep.in_no_lane(one.id, one.workflow)]
@@ -73,12 +76,22 @@ async def candidates(server: Server, namespace: str, worn: list[Task] | None = N
             await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run between two of them
     held = engine.held_tasks()
     stuck = [t for t in worn if t.state == "failed" or (t.state == "leased" and t.until is None and t.id not in held)]
-    existing = [
-        Candidate(task.workflow, (routing.connection, routing.queue, routing.compatibility), task.available_at)
-        for task in [*unoffered, *stuck]
-        if (routing := task.routing).namespace == namespace
-    ]
-    return Candidates(list(missing.values()), existing, [one.available_at for one in overdue])
+    existing = [_of_task(task) for task in [*unoffered, *stuck] if task.routing.namespace == namespace]
+    return Candidates(missing, existing, [one.available_at for one in overdue])
+
+
+async def _missing(store: Store, namespace: str) -> list[Candidate]:
+    lost = [*await store.lost_work(namespace), *await store.lost_wakes(namespace)]
+    found = {
+        one.workflow: Candidate(one.workflow, (one.connection, one.queue, one.compatibility), one.started_at)
+        for one in lost
+    }
+    return list(found.values())
+
+
+def _of_task(task: Task) -> Candidate:
+    routing = task.routing
+    return Candidate(task.workflow, (routing.connection, routing.queue, routing.compatibility), task.available_at)
 
 
 def select_fairly(found: Iterable[Candidate], limit: int) -> list[Candidate]:
