@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -133,17 +134,14 @@ class ServerLinks:
         node = link.node
         known = None if node is None else self._nodes.get(node)
         ways: list[Way] = []
-        if len(self._nodes) > 1 and known is not None and known.address is not None and self._is_as_safe(known.address):
-            ways.append(Way(self.access._replace(url=known.address), node, CONNECT))
+        address = None if known is None else known.address
+        if len(self._nodes) > 1 and address is not None and is_as_safe(address, self.access.url):
+            ways.append(Way(self.access._replace(url=address), node, CONNECT))
         # If there is no link at all, any node that answers there is right: it knows the others.
         ways.append(Way(self.access, node if self.others_open(link) else None))
         if link.way in ways:
             ways.sort(key=lambda way: way != link.way)
         return ways
-
-    def _is_as_safe(self, address: str) -> bool:
-        """Whether the token may be sent to an address that was not given by the user."""
-        return urlsplit(address).scheme == "https" or urlsplit(self.access.url).scheme == "http"
 
     def opened(self, link: ServerLink, opened: wire.Opened) -> None:
         """A link was opened, perhaps to another node than the one it was for."""
@@ -330,6 +328,30 @@ class ServerLinks:
     def _divide_again(self) -> None:
         self._again = None
         self.divide()
+
+
+def is_as_safe(address: str, given: str) -> bool:
+    """Whether the token may be sent to an address that a server has told, and not the user, who gave another one.
+
+    Not in the clear, if it was not before. Nor to this machine, if the user named another: a server that is reached through a proxy of
+    its machine may tell a loopback address, and what listens there on this machine is no server of ours.
+    """
+    try:
+        told, known = urlsplit(address), urlsplit(given)
+        if told.scheme != "https" and known.scheme != "http":
+            return False
+        return _is_this_machine(known.hostname) or not _is_this_machine(told.hostname)
+    except ValueError:
+        return False
+
+
+def _is_this_machine(host: str | None) -> bool:
+    if host is None or host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False  # a name
 
 
 def _without(total: wire.Slots, used: list[wire.Slots]) -> wire.Slots:
