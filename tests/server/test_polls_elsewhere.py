@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from backstay.engine import fetching
 from backstay.engine.fetching import Fetching
+from backstay.kernel.features.lease import Release
 from backstay.server import heartbeats
 from backstay.server.registry import tell_nobody
 
@@ -463,3 +464,21 @@ async def test_what_is_remembered_of_other_nodes_is_what_counts(postgresql_url: 
             await until(lambda: not news._listeners[id].is_called)
             assert news._listeners[id].polls == {}
         await until(lambda: not news._listeners)
+
+
+async def test_who_has_lost_the_caller_of_a_poll_takes_nothing_from_the_same_poll_at_another_node(
+    postgresql_url: str,
+) -> None:
+    """Both may find out at the same time: the caller of the first is gone, and the second has read its lease."""
+    async with two(postgresql_url) as nodes:
+        await nodes.owner.register()
+        await nodes.owner.start("o-1")
+        await nodes.owner.complete(await nodes.owner.poll(), CHARGE)
+        await nodes.owner.poll("activity", poll_request_id="p-1")
+        (given,) = nodes.owner.server.engine.leases
+        repeated = await nodes.front.poll("activity", poll_request_id="p-1")
+        release = Release(task_id=given.id, owner=ME, attempt=given.attempt, begun=False, until=given.until)
+        nodes.owner.server.engine.submit(given.workflow, release)
+        await nodes.owner.server.engine.settle()
+        assert await nodes.owner.poll("activity", timeout_seconds=1) is None
+        assert (await nodes.front.activity("complete", repeated, result=blob(1))).status_code == 200

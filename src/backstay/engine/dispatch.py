@@ -75,7 +75,9 @@ class Dispatcher:
         if poll is None:
             return  # claimed by name: the caller has the task in its reply
         if poll.future.done():
-            release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False)
+            release = Release(
+                task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False, until=task.until
+            )
             self._engine.submit(entry.instance.key, release)
         else:
             poll.future.set_result(assignment)

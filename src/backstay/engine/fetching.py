@@ -169,7 +169,7 @@ class Fetching:
     def _release(self, task: Task) -> None:
         """Nobody has heard of this lease."""
         self.counts["released"] += 1
-        release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False)
+        release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False, until=task.until)
         self._engine.submit(task.workflow, release)
 
     # -- lost replies

@@ -361,7 +361,7 @@ class WorkerApi:
 
     def _release(self, task: Task) -> None:
         """End a lease whose worker has never heard of it."""
-        release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False)
+        release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False, until=task.until)
         self._engine.submit(task.workflow, release)
 
     @property
@@ -374,7 +374,8 @@ class WorkerApi:
 
     async def _leased_by(self, namespace: str, worker_id: str, call: str, kind: str, *, on_disk: bool = True) -> Any:
         """The task that an earlier poll with this id got, here or at another node: its reply may be lost, but its lease is on
-        disk. `on_disk` False: only what is in memory is looked at, since the node that fetches has looked there."""
+        disk. It is renewed: the node that has given it may release it, having noticed that its caller is gone. `on_disk` False:
+        only what is in memory is looked at, since the node that fetches has looked there."""
         leased = self._engine.leases.by_call(namespace, worker_id, call)
         if leased is None and on_disk and not self._knows_all:
             leased = next(iter(await self._engine.store.leased_by(namespace, worker_id, call)), None)
@@ -386,7 +387,15 @@ class WorkerApi:
             return None
         if task.until is not None and task.until <= self._engine.world.now():
             return None
-        return self._engine.machine.assign(instance, task)
+        try:
+            await self._instances.submit(leased.workflow, Renew(task_id=task.id, owner=worker_id, attempt=task.attempt))
+        except Refused:
+            return None
+        instance = await self._instances.committed(leased.workflow)
+        renewed = instance.tasks.get(task.id)
+        if renewed is None or (renewed.state, renewed.attempt) != ("leased", task.attempt):
+            return None
+        return self._engine.machine.assign(instance, renewed)
 
 
 def _raise(refusal: Refused) -> NoReturn:

@@ -72,13 +72,15 @@ class Release(Message, frozen=True, kw_only=True):
     """End a lease that its worker cannot use, because it is gone or stopping.
 
     `begun` False: work on the task has certainly not begun, because it never left this process; or a worker that is
-    alive has given a workflow task back.
+    alive has given a workflow task back. `until`: only if the lease still ends then. Who has given it to a poll whose caller is
+    gone cannot know whether the worker has got it by the same poll at another node, which renews it first.
     """
 
     task_id: str
     owner: str
     attempt: int
     begun: bool = True
+    until: Micros | None = None
 
 
 class Renew(Message, frozen=True, kw_only=True):
@@ -128,7 +130,9 @@ def offer(turn: Turn, message: Offer) -> None:
 
 
 def release(turn: Turn, message: Release) -> None:
-    turn.features.lease_lost(turn, turn.require_lease(message.task_id, message.owner, message.attempt), message.begun)
+    task = turn.require_lease(message.task_id, message.owner, message.attempt)
+    if message.until is None or message.until == task.until:
+        turn.features.lease_lost(turn, task, message.begun)
 
 
 def renew(turn: Turn, message: Renew) -> None:
