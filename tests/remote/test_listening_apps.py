@@ -12,6 +12,7 @@ import pytest
 
 from backstay import AsyncBackstay, activity, update, wait, workflow
 from backstay.protocol.native import nodes
+from backstay.protocol.native.node_proofs import proof_for
 from tests.sdk.kit import eventually
 
 pytestmark = pytest.mark.one_server("apps listen, no server takes part")
@@ -96,7 +97,8 @@ async def test_an_app_that_leaves_is_followed_elsewhere(postgresql_url: str) -> 
 async def test_only_nodes_are_answered_and_only_what_nodes_ask(postgresql_url: str) -> None:
     async with app(postgresql_url) as one:
         address, secret = _listener(one).address, await one._secrets.ours()
-        known = {nodes.HEADER: "1", nodes.SECRET_HEADER: secret, nodes.TO_HEADER: str(one.store.me)}
+        me = str(one.store.me)
+        known = {nodes.HEADER: "1", nodes.SECRET_HEADER: proof_for(me, secret), nodes.TO_HEADER: me}
         async with httpx.AsyncClient(base_url=address) as client:
             for path in ("/", "/api/workflows", "/api/health", "/metrics"):
                 assert (await client.get(path)).status_code == 404

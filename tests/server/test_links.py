@@ -24,6 +24,7 @@ from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.protocol import streams
 from backstay.protocol.native import nodes
+from backstay.protocol.native.node_proofs import proof_for
 from backstay.protocol.native.nodes import Owner
 from backstay.server.links import advertised
 
@@ -430,14 +431,21 @@ async def test_who_does_not_know_the_secret_is_no_node(postgresql_url: str, capl
             named[nodes.TO_HEADER] = str(server.node_id())
             return await both.there.http.post(path, json=body, headers=named)
 
+        proof, other = proof_for(str(server.node_id()), secret), proof_for("7", secret)
         for path in (f"{nodes.PATH}signal-workflow", nodes.MANY):
-            token = {"Authorization": "Bearer secret"}
-            for headers in ({}, token, {"X-Backstay-Secret": "wrong"}, {"X-Backstay-Secret": secret[:-1]}):
-                refused = await both.there.http.post(path, json=body, headers=headers)
+            assert (await both.there.http.post(path, json=body)).status_code == 401
+            for headers in ({}, {"Authorization": "Bearer secret"}):
+                refused = await sent(path, **headers)
                 assert (refused.status_code, refused.json()["reason"]) == (401, "not_a_node")
-        old = await sent(f"{nodes.PATH}signal-workflow", X_Backstay_Secret=secret, X_Backstay_Link="0")
+            for wrong in ("wrong", secret, proof[:-1], other):
+                refused = await sent(path, X_Backstay_Secret=wrong)
+                assert (refused.status_code, refused.json()["reason"]) == (401, "not_a_node")
+        old = await sent(f"{nodes.PATH}signal-workflow", X_Backstay_Secret=proof, X_Backstay_Link="0")
         assert (old.status_code, old.json()["reason"]) == (400, "unsupported_link_version")
-        right = await sent(f"{nodes.PATH}signal-workflow", X_Backstay_Secret=secret, X_Backstay_Link="1")
+        to_another = {nodes.SECRET_HEADER: other, nodes.TO_HEADER: "7", nodes.HEADER: "1"}
+        refused = await both.there.http.post(f"{nodes.PATH}signal-workflow", json=body, headers=to_another)
+        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node"), "a proof is for one node"
+        right = await sent(f"{nodes.PATH}signal-workflow", X_Backstay_Secret=proof, X_Backstay_Link="1")
         assert (right.status_code, right.json()["reason"]) == (409, "workflow_not_found")
         assert secret not in caplog.text
 

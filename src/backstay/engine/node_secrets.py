@@ -14,6 +14,7 @@ import msgspec
 
 from backstay.engine.world import World
 from backstay.kernel.values import SECOND
+from backstay.protocol.native.node_proofs import proof_for
 from backstay.store import RegistryEntry, Store, Unavailable
 
 KIND = "node_secret"
@@ -32,7 +33,7 @@ class NodeSecrets:
         self._known = [msgspec.json.decode(entry.body, type=str) for entry in entries if entry.body is not None]
 
     async def ours(self) -> str:
-        """The secret that this node sends. The first node of a database makes it."""
+        """The secret that this node proves to know. The first node of a database makes it."""
         if not self._known:
             await self.load()
         if not self._known:
@@ -59,17 +60,17 @@ class NodeSecrets:
         self._store.keep(RegistryEntry(KIND, "", self._world.ids.ulid(), body, counted=False), done)
         await written
 
-    def accepts(self, given: str) -> bool:
-        """Whether this is a stored secret. All are compared, in a time that tells nothing about them.
+    def accepts(self, proof: str, node: str) -> bool:
+        """Whether this proves to a node that its caller knows a stored secret. All are compared, in a time that tells nothing.
 
         One that is not known may have been made a moment ago, so the database is looked at for the next try.
         """
-        sent = given.encode(errors="replace")
-        found = [hmac.compare_digest(known.encode(), sent) for known in self._known]
+        sent = proof.encode(errors="replace")
+        found = [hmac.compare_digest(proof_for(node, known).encode(), sent) for known in self._known]
         if any(found):
             return True
         now = self._world.ticks()
-        if given and (self._looked is None or now - self._looked >= AGAIN):
+        if proof and (self._looked is None or now - self._looked >= AGAIN):
             self._looked = now
             self._world.spawn(self._look_again(), "backstay-node-secrets")
         return False

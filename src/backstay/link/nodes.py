@@ -1,4 +1,4 @@
-"""The links of a node to the others: calls over HTTP with the secret that all nodes of a database share.
+"""The links of a node to the others: calls over HTTP, by the secret that all nodes of a database share.
 
 A link that fails three times in a row rests for a second, and then until the node answers a ping. Meanwhile calls fail at
 once, so that nobody waits for a node that is away.
@@ -20,6 +20,7 @@ from backstay.link.http import HttpClient, Lost, NotHttp, Reply
 from backstay.protocol import requests as ask
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import nodes
+from backstay.protocol.native.node_proofs import proof_for
 from backstay.protocol.native.nodes import LinkFailed, Misdirected, Owner
 
 R = TypeVar("R")
@@ -45,7 +46,7 @@ class NodeLink:
         self.secret = secret
         headers = {
             nodes.HEADER: str(nodes.SPEAKS[1]),
-            nodes.SECRET_HEADER: secret,
+            nodes.SECRET_HEADER: proof_for(str(owner.id), secret),
             nodes.TO_HEADER: str(owner.id),
             "Content-Type": "application/json",
         }
@@ -105,7 +106,7 @@ class NodeLink:
 
 
 class NodeLinks:
-    """The links to all nodes that were called. `secret` is what is sent; `refresh` looks for it in the database again."""
+    """The links to all nodes that were called. `secret` tells the one of the database; `refresh` looks for it there again."""
 
     def __init__(self, secret: Callable[[], Awaitable[str]], refresh: Callable[[], Awaitable[None]]) -> None:
         self._secret = secret

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 def check_secret(server: Server, headers: Mapping[str, str]) -> None:
     """Refuse a caller that is no node of this database."""
-    if not server.node_secrets.accepts(headers.get(nodes.SECRET_HEADER.lower(), "")):
+    proof, node = headers.get(nodes.SECRET_HEADER.lower(), ""), headers.get(nodes.TO_HEADER.lower(), "")
+    if not server.node_secrets.accepts(proof, node):
         raise HttpError(401, "not_a_node", "this route is for the nodes of this database, which have a secret in it")
 
 
