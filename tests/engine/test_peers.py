@@ -38,7 +38,7 @@ AT_HOME = {ask.PollWorkflowTask, ask.PollActivityTask, ask.ExecuteWorkflowTask, 
 
 TO_ONE_NODE = {
     *(nodes.AskWorker, nodes.TellWaiting, nodes.FetchWorkflowTask, nodes.FetchActivityTask),
-    *(nodes.ReadRegistry, nodes.ReadRates),
+    *(nodes.ReadRegistry, nodes.ReadRates, nodes.SweepShards),
 }
 """Not for the owner of an instance, but for the node that they are sent to."""
 

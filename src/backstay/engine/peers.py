@@ -53,6 +53,15 @@ class Links(Protocol):
         ...
 
 
+async def asked_of(links: Links, node: Owner, request: ask.Request[R], seconds: float) -> R | None:
+    """The answer of a node to a question that it may leave open; None: it gives none, or not within the time."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await links.call(node, request)
+    except (LinkFailed, Misdirected, Refused, TimeoutError):
+        return None
+
+
 # -- which partition a request is about
 
 

@@ -19,7 +19,7 @@ from backstay.engine.node_secrets import NodeSecrets
 from backstay.kernel.message import Refused
 from backstay.kernel.values import Micros
 from backstay.link.http import origin_of
-from backstay.protocol.native.nodes import AskWorker, ReadRates, ReadRegistry
+from backstay.protocol.native.nodes import AskWorker, ReadRates, ReadRegistry, SweepShards
 from backstay.server.app import App
 from backstay.server.asked_questions import NO_WORKER
 from backstay.server.links import ROUTES, advertised
@@ -62,7 +62,7 @@ class NodeListener:
         self.parked = 0
         self.requests: Counter[tuple[str, str, int]] = Counter()
         self.waiting: dict[asyncio.Future[Any], Callable[[], None]] = {}
-        self.asked_questions = self.registries = self.rates_of_nodes = _NotOfApps()
+        self.asked_questions = self.registries = self.rates_of_nodes = self.sweep_of_nodes = _NotOfApps()
         self._http: HttpServer | None = None
 
     async def start(self, node: Node, secrets: NodeSecrets) -> None:
@@ -100,8 +100,8 @@ class _NotOfApps:
     async def answer(self, asked: AskWorker) -> NoReturn:
         raise Refused(NO_WORKER, "workers of other processes have no link to an embedded app")
 
-    async def here(self, asked: ReadRates) -> NoReturn:
-        raise Refused("rates_unknown", "an embedded app does not count the tasks of queues")
+    async def here(self, asked: ReadRates | SweepShards) -> NoReturn:
+        raise Refused("not_of_apps", "an embedded app counts no tasks of queues, and looks for lost work by itself")
 
     async def read(self, asked: ReadRegistry) -> None:
         """An embedded app remembers no registry."""

@@ -9,10 +9,9 @@ import asyncio
 from collections.abc import Mapping
 
 from backstay.engine.node import Node
-from backstay.engine.peers import Links
+from backstay.engine.peers import Links, asked_of
 from backstay.engine.queue_rates import QueueRates, Rates, rates
-from backstay.kernel.message import Refused
-from backstay.protocol.native.nodes import LinkFailed, Misdirected, Owner, QueueCounts, ReadRates
+from backstay.protocol.native.nodes import Owner, QueueCounts, ReadRates
 
 PATIENCE = 1.0  # seconds for which an operator waits for other nodes
 
@@ -40,8 +39,8 @@ class RatesOfNodes:
             asked = self._to_ask(node)
             if asked is None:
                 return None
-            told = await asyncio.gather(*(self._ask(one, namespace) for one in asked))
-            for one in told:
+            request = ReadRates(namespace=namespace)
+            for one in await asyncio.gather(*(asked_of(self._links, other, request, PATIENCE) for other in asked)):
                 if one is None:
                     return None
                 counts.append(one)
@@ -58,10 +57,3 @@ class RatesOfNodes:
         owners = {row.owner for row in node.shards.rows} - {node.shards.me}
         linked = [one for one in node.shards.linked if one.id in owners]
         return linked if len(linked) == len(owners) else None
-
-    async def _ask(self, node: Owner, namespace: str) -> list[QueueCounts] | None:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                return await self._links.call(node, ReadRates(namespace=namespace))
-        except (LinkFailed, Misdirected, Refused, TimeoutError):
-            return None

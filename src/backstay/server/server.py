@@ -60,6 +60,7 @@ from backstay.server.sessions import SessionRegistry
 from backstay.server.settings import Settings
 from backstay.server.shared_answers import SharedAnswers
 from backstay.server.signatures import Signatures
+from backstay.server.sweep_of_nodes import SweepOfNodes
 from backstay.server.sweep_policy import SweepPolicy
 from backstay.server.system_actions import SystemActions
 from backstay.server.tokens import Tokens
@@ -199,6 +200,7 @@ class Server:
         self.drains = Draining(self.node)
         self.rates = QueueRates(world.now, self.engine.owns)
         self.rates_of_nodes = RatesOfNodes(self.node, self.links, self.rates)
+        self.sweep_of_nodes = SweepOfNodes(self.node, self.links, self.sweep_policy)
         self.engine.observe_commits(self.rates.committed)
         self.recovery = self.node.recovery
         self.sweep = self.node.sweep

@@ -142,6 +142,12 @@ class ReadRates(ask.Request[list[QueueCounts]], frozen=True, kw_only=True):
     namespace: str
 
 
+class SweepShards(ask.Request[int], frozen=True, kw_only=True):
+    """Look through the shards of this node for lost work. The answer: how many it owns. `owner`: who asks for it."""
+
+    owner: str
+
+
 class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
     """Take a stored send. Its row is deleted with the commit of the receiver, so it may be delivered twice."""
 
@@ -228,6 +234,7 @@ _OF_WORKERS: dict[type[ask.Request[Any]], Any] = {
     AskWorker: WorkerSaid,
     ReadRegistry: None,
     ReadRates: list[QueueCounts],
+    SweepShards: int,
 }
 _complete = calls.verb(_CompleteTask, TaskReply)
 _ALL: dict[type[ask.Request[Any]], calls.Verb] = {

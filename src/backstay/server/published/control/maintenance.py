@@ -56,7 +56,7 @@ async def repair_status(server: Server, request: HttpRequest) -> dict[str, Any]:
 async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
     """Reconcile the candidates now, or the named runs and instance.
 
-    With a `sweep_owner` all namespaces are swept as well, and a wake marker with this name is left.
+    With a `sweep_owner` all namespaces are swept as well, at every node, and a wake marker with this name is left.
     """
     body = request.decode(RepairBody)
     engine = server.engine
@@ -86,9 +86,7 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
     there = frozenset(elsewhere)
     moved = {key: await _repair(server, key, key in there) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
-    if body.sweep_owner is not None:
-        await server.sweep.sweep()
-        server.sweep_policy.swept(body.sweep_owner)
+    swept = 0 if body.sweep_owner is None else await server.sweep_of_nodes.everywhere(body.sweep_owner)
     return HttpResponse(
         {
             "namespace": request.namespace,
@@ -99,7 +97,7 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
             "repaired_missing_tasks": sum(moved[key] for key in dict.fromkeys(missing)),
             "dispatched_tasks": repaired,
             "candidates_of_other_nodes": len(elsewhere),
-            "swept_shards": sum(engine.owned) if body.sweep_owner is not None else 0,
+            "swept_shards": swept,
             "existing_task_failures": failures,
             "missing_run_failures": [],
             "wake_marker": server.sweep_policy.shown(),
