@@ -64,6 +64,8 @@ def _begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes |
         return submit(server, verb, asked, server.registries.read)
     if isinstance(asked, nodes.ReadRates):
         return submit(server, verb, asked, server.rates_of_nodes.here)
+    if isinstance(asked, nodes.SweepShards):
+        return submit(server, verb, asked, server.sweep_of_nodes.here)
     owner = None if server.node.peers is None else server.node.peers.misdirected(asked)
     if owner is not None:
         said = {"owner": owner.id, "address": owner.address, "term": owner.term}
