@@ -236,9 +236,15 @@ class Cluster:
 
     def drop_links(self, gone: bool) -> None:
         """While it is set, nothing that nodes send to each other arrives."""
-        for node in self.nodes:
-            if node.link is not None:
-                node.link.hole = gone
+
+        async def drop() -> None:
+            for node in self.nodes:
+                if node.link is not None and gone:
+                    node.link.hole = True
+                elif node.link is not None:
+                    node.link.close_hole()
+
+        self.network(drop())
 
     def heal(self) -> None:
         """Everything runs again."""

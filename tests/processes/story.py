@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -217,12 +218,12 @@ class Story:
         place = address(self._cluster.store)
         connection = await asyncpg.connect(place.dsn)
         try:
-            await connection.execute(f"set search_path = {place.schema}")
-            ended = await connection.fetch("select status, count(*) as runs from run group by status")
+            # Named in full: behind a pooler, the next statement may be that of another session.
+            ended = await connection.fetch(f"select status, count(*) as runs from {place.schema}.run group by status")
             assert {row["status"] for row in ended} == {"completed"}, ended
             for table in ("task", "send"):
                 deadline = time.monotonic() + PATIENCE
-                while left := await connection.fetchval(f"select count(*) from {table}"):
+                while left := await connection.fetchval(f"select count(*) from {place.schema}.{table}"):
                     assert time.monotonic() < deadline, f"{left} rows of {table} are left"
                     await asyncio.sleep(0.05)
         finally:
@@ -253,4 +254,10 @@ class Story:
         ]
         self.repeated = sum(len(times) - 1 for times in executions.values())
         told = [(round(blow.at - self._began, 3), blow.what) for blow in self._cluster.blows if blow.at >= self._began]
+        for what, _ in unexplained:
+            self._print_history(what.partition("/")[0])
         assert not unexplained, f"repeated without a reason: {unexplained}; {told}"
+
+    def _print_history(self, workflow_id: str) -> None:
+        for event in self._cluster.ask(f"/workflows/{workflow_id}/history")["events"]:
+            print(workflow_id, json.dumps(event))

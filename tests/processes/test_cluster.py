@@ -114,9 +114,9 @@ async def cut_links(cluster: Cluster) -> None:
         cluster.front.losing = cluster.back.losing = 0.05
         await calm()
         await cluster.cut_links()
-        cluster.drop_links(True)
+        await asyncio.to_thread(cluster.drop_links, True)
         await calm()
-        cluster.drop_links(False)
+        await asyncio.to_thread(cluster.drop_links, False)
         cluster.front.losing = cluster.back.losing = 0.0
         await calm()
 

@@ -13,7 +13,8 @@ class Lossy:
     `lose(sign)`: the next reply that holds these bytes is never delivered, and its connection is cut. `swallow(sign)`: the
     next request that holds them is never delivered, and its sender hears nothing more. `silence(sign)`: the request is
     delivered, and its sender hears nothing more. `cut()`: all connections are lost. `hole`: while it is set, everything that
-    is sent vanishes, and so do new connections.
+    is sent vanishes, and so do new connections. `close_hole()`: it ends, and connections with a gap are lost: TCP delivers
+    everything up to some byte, and nothing after it.
     """
 
     hole = False
@@ -25,6 +26,7 @@ class Lossy:
         self._swallowed: list[tuple[bytes, bool]] = []  # and whether the request arrives
         self._mute: set[asyncio.StreamWriter] = set()
         self._open: set[asyncio.StreamWriter] = set()
+        self._torn: set[asyncio.StreamWriter] = set()  # something of them has vanished
         self.lost = 0
 
     def lose(self, sign: bytes) -> None:
@@ -38,6 +40,11 @@ class Lossy:
 
     def cut(self) -> None:
         for writer in list(self._open):
+            writer.transport.abort()
+
+    def close_hole(self) -> None:
+        self.hole = False
+        for writer in list(self._torn):
             writer.transport.abort()
 
     async def target(self) -> tuple[str, int]:
@@ -81,12 +88,14 @@ class Lossy:
             self._tasks.difference_update(lanes)
             self._open.discard(writer)
             self._mute.discard(writer)
+            self._torn.discard(writer)
 
     async def _requests(
         self, reader: asyncio.StreamReader, back: asyncio.StreamWriter, asking: asyncio.StreamWriter
     ) -> None:
         while data := await reader.read(1 << 20):
             if self.hole:
+                self._torn.add(asking)
                 continue
             found = next((fate for fate in self._swallowed if fate[0] in data), None)
             if found is not None:
@@ -100,6 +109,8 @@ class Lossy:
 
     async def _replies(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await there.read(1 << 20):
+            if self.hole:
+                self._torn.add(writer)
             if self.hole or writer in self._mute:
                 continue
             for sign in self._signs:
