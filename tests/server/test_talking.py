@@ -8,6 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
+from backstay.protocol.commands import QueryWorkflow
+
 from .kit import ME, TOKEN, Api, blob, serving, settle, until, value
 
 DONE = {"type": "complete_workflow"}
@@ -33,6 +35,27 @@ async def running(api: Api, *commands: dict[str, Any], **more: Any) -> dict[str,
     started = await api.start()
     assert (await api.complete(await api.poll(), *(commands or (WAIT,)))).status_code == 200
     return started
+
+
+async def test_a_query_waits_for_code_that_goes_on_though_its_workers_were_lost() -> None:
+    """Twice in a row: then the code pauses for some seconds, and has not had the signal."""
+    async with serving() as api:
+        await running(api, CHARGE)
+        assert (await post(api, "signal/pay", {"input": [1]})).status_code == 202
+        for _ in range(2):
+            assert await api.poll() is not None
+            (lost,) = api.server.engine.leases
+            api.server.release(lost)
+            await api.server.engine.settle()
+        asked = asyncio.create_task(
+            api.server.api.call(QueryWorkflow(workflow_id="o-1", query_name="state", after_signals=True))
+        )
+        await settle()
+        assert not api.server.questions.waiting
+        await api.world.advance(4)
+        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 60})
+        await until(lambda: api.server.questions.waiting)
+        asked.cancel()
 
 
 async def post(api: Api, path: str, body: Any = None, workflow: str = "o-1") -> httpx.Response:

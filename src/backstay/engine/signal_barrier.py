@@ -3,7 +3,8 @@
 An acknowledged signal is on disk; code handles it in a later commit. A query or an update in between would not see the
 signal's effect. So a caller may ask (`after_signals`) to wait here first. The wait ends with a commit of this engine, or with a
 check of the database after a commit of another process. There is no wait for a run whose code does not run: it is paused or
-closed, its task failed, or no worker runs its type.
+closed, its task failed, or no worker runs its type. A task whose workers were lost is no failure of the code: it is tried again
+soon, and the wait goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from backstay.engine.instances import Instances
 from backstay.engine.world import rest
 from backstay.kernel.features import pause
 from backstay.kernel.features.signal import outstanding
+from backstay.kernel.features.workflow_task.messages import CRASHED
 from backstay.kernel.state import Instance
+from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
 
 TOPIC = "settled"
@@ -86,13 +89,17 @@ class SignalBarrier:
         run = instance.current
         if not run.is_open or not pause.allows(run):
             return True
-        if any(task.kind == "workflow" and task.state == "failed" for task in instance.tasks.values()):
+        if any(task.kind == "workflow" and _has_failed(task) for task in instance.tasks.values()):
             return True
         matching = self._engine.matching
         if not self._engine.owns(instance.key) or matching.remote is not None:
             return False
         of = ("workflow", run.workflow_type, run.routing.namespace, run.routing.queue, run.routing.compatibility)
         return not any(executor.runs(*of) for executor in matching.executors)
+
+
+def _has_failed(task: Task) -> bool:
+    return task.state == "failed" and (task.block is None or task.block.replay_blocked or task.block.reason != CRASHED)
 
 
 def _never(news: object) -> BarrierResult:
