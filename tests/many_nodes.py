@@ -88,6 +88,7 @@ class ManyNodes:
         # The state of a worker's link is in one node, and without links no other node can hand its requests on.
         keeps = () if shape.links else (wire.OPEN, wire.EXCHANGE, wire.HISTORY, wire.CLOSE)
         self._balancer = Balancer("/api/health", at_random=True, keeps=keeps)
+        self._places: dict[str, tuple[str, int]] = {}
         self._https: list[HttpServer] = []
         self.servers: list[Server] = []
 
@@ -104,7 +105,7 @@ class ManyNodes:
         await self._close_nodes()
 
     async def _open_all(self) -> None:
-        places: dict[str, tuple[str, int]] = {}
+        places = self._places
         for number in range(self._shape.nodes):
             place = urlsplit(await self._open_node())
             places[f"node-{number + 1}"] = place.hostname or "", place.port or 0
@@ -113,6 +114,11 @@ class ManyNodes:
         await self._balancer.start(self._settings.port)
         self.url = self._balancer.url
         await eventually(lambda: all(map(self._balancer.is_ready, places)), "the nodes were ready")
+
+    def move_workers(self) -> None:
+        """Without links: all connections are lost, and workers come to the last node from now on."""
+        self._balancer.set_nodes(dict(reversed(self._places.items())))
+        self._balancer.cut()
 
     async def _open_node(self) -> str:
         settings = replace(self._settings, port=0, host="127.0.0.1")

@@ -55,7 +55,7 @@ class Balancer:
     def set_nodes(self, nodes: dict[str, tuple[str, int]]) -> None:
         """The nodes there are, each with its host and port."""
         self._nodes = nodes
-        self._ready = [name for name in self._ready if name in nodes]
+        self._ready = [name for name in nodes if name in self._ready]
 
     def is_ready(self, name: str) -> bool:
         return name in self._ready

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import httpx
 import pytest
@@ -47,8 +48,26 @@ class Order:
         return self.total
 
 
+def delivering() -> tuple[list[str], asyncio.Event, Any, Any]:
+    """A workflow with an activity that says that it has begun, and waits until it may end."""
+    begun: list[str] = []
+    may_end = asyncio.Event()
+
+    @activity
+    async def ship(id: str) -> str:
+        begun.append(id)
+        await may_end.wait()
+        return id
+
+    @workflow
+    async def delivery(id: str) -> str:
+        return await ship(id)
+
+    return begun, may_end, delivery, ship
+
+
 async def test_questions_find_the_node_with_a_worker(postgresql_url: str) -> None:
-    settings = Settings(store=postgresql_url, token=TOKEN)
+    settings = Settings(store=postgresql_url, token=TOKEN, port=0)
     async with (
         ManyNodes(settings, Shape(3, links=False)) as nodes,
         AsyncWorker(nodes.url, [Order], token=TOKEN, drain=0.3),
@@ -62,7 +81,7 @@ async def test_questions_find_the_node_with_a_worker(postgresql_url: str) -> Non
 
 
 async def test_a_worker_that_another_node_has_just_registered_is_known(postgresql_url: str) -> None:
-    settings = Settings(store=postgresql_url, token=TOKEN)
+    settings = Settings(store=postgresql_url, token=TOKEN, port=0)
     async with ManyNodes(settings, Shape(3, links=False)) as nodes:
         for server in nodes.servers:
             server.registries.stop()  # no node looks by itself
@@ -78,7 +97,7 @@ async def test_a_worker_that_another_node_has_just_registered_is_known(postgresq
 
 
 async def test_a_request_for_a_node_without_an_address_is_told_what_is_missing(postgresql_url: str) -> None:
-    settings = Settings(store=postgresql_url, token=TOKEN)
+    settings = Settings(store=postgresql_url, token=TOKEN, port=0)
     headers = {"Authorization": f"Bearer {TOKEN}", calls.HEADER: str(calls.VERSION)}
     async with (
         ManyNodes(settings, Shape(2, links=False)) as nodes,
@@ -99,22 +118,10 @@ async def test_a_worker_keeps_its_task_when_a_node_where_it_has_no_link_comes_to
     monkeypatch.setattr(worker_links, "LOST", 3 * SECOND // 2)
     monkeypatch.setattr(wire, "PARKED", 0.1)
     monkeypatch.setattr(heartbeats, "EVERY", SECOND // 10)
-    begun: list[str] = []
-    may_end = asyncio.Event()
-
-    @activity
-    async def ship(id: str) -> str:
-        begun.append(id)
-        await may_end.wait()
-        return id
-
-    @workflow
-    async def delivery(id: str) -> str:
-        return await ship(id)
-
+    begun, may_end, delivery, ship = delivering()
     # A node that joins gets the first half of the shards.
     ids = [id for n in range(200) if partition_of("default", id := f"d-{n}") & 255 < 64][:5]
-    settings = Settings(store=postgresql_url, token=TOKEN)
+    settings = Settings(store=postgresql_url, token=TOKEN, port=0)
     async with (
         ManyNodes(settings, Shape(1, links=False)) as first,
         AsyncWorker(first.url, [delivery, ship], token=TOKEN, drain=0.3),
@@ -130,3 +137,22 @@ async def test_a_worker_keeps_its_task_when_a_node_where_it_has_no_link_comes_to
             may_end.set()
             assert [await run.result() for run in runs] == ids
     assert sorted(begun) == sorted(ids), "each ran once"
+
+
+async def test_a_worker_that_comes_to_another_node_keeps_its_task(postgresql_url: str) -> None:
+    begun, may_end, delivery, ship = delivering()
+    settings = Settings(store=postgresql_url, token=TOKEN, port=0)
+    async with (
+        ManyNodes(settings, Shape(2, links=False)) as nodes,
+        AsyncWorker(nodes.url, [delivery, ship], token=TOKEN, drain=0.3),
+        AsyncClient(nodes.url, token=TOKEN) as client,
+    ):
+        first, second = nodes.servers
+        id = next(f"d-{n}" for n in range(200) if first.engine.owned[partition_of("default", f"d-{n}") & 255])
+        run = await client.start(delivery, id, id)
+        await eventually(lambda: begun == [id], "the activity ran")
+        nodes.move_workers()
+        await eventually(lambda: any(link.station.held for link in second.worker_links), "its task is known there")
+        may_end.set()
+        assert await run.result() == id
+    assert begun == [id], "it ran once"

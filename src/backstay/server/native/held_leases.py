@@ -50,8 +50,9 @@ class HeldLeases:
         now = self._server.engine.world.now()
         for held in holding:
             task = self._station.held.get(held.task_id)
-            if task is None and self._slots.shared:
-                if self._server.engine.owns(held.key):
+            if task is None and not self._server.engine.store.exclusive:
+                # A worker that has a link to this node alone may have come from another one.
+                if self._server.engine.owns(held.key) or not self._slots.shared:
                     self._server.engine.world.spawn(self._claim(held), "backstay-claim")
             elif task is None or task.attempt != held.attempt:
                 if task is None and is_activity_task(held.task_id) and not self._is_leased(held):
