@@ -71,7 +71,7 @@ SECTIONS = [
             "max_body_bytes": "size of a body (413)",
             "body_seconds": "how long a body may take (408)",
             "max_page_bytes": "how much history one reply to a worker holds; longer histories are read page by page",
-            "max_parked_polls": "polls that wait at once; further ones are refused and may be repeated (429)",
+            "max_parked_polls": "polls and calls that wait at once; further ones are refused and may be repeated (429)",
             "max_bulk_runs": "runs that one bulk operation may take; one of more is refused (422)",
             "max_live_streams": "streams of `/api/live` at once; further ones are refused (429)",
             "max_live_streams_per_address": "the same, per address",

@@ -38,9 +38,9 @@ class PendingCall(PendingReply):
     def __init__(
         self, server: Server, verb: calls.Verb, answer: asyncio.Future[Any], waits: bool, not_yet: Any, seconds: float
     ) -> None:
-        """`waits`: whether the call may wait for a worker or an event. `not_yet`: the reply after `seconds` of waiting;
-        None: the engine itself ends the wait."""
-        super().__init__(server, answer, None if not_yet is None else seconds, self.give_up)
+        """`waits`: whether the call may wait for a worker or an event. `seconds`: for how long it is parked. `not_yet`: the reply
+        after that; None: the engine itself ends the wait."""
+        super().__init__(server, answer, seconds if _is_parked(not_yet, seconds) else None, self.give_up)
         self._verb = verb
         self._not_yet = not_yet
         self._given_up = self._sent_away = False
@@ -102,17 +102,23 @@ def submit(server: Server, verb: calls.Verb, engine_request: Any, call: Call) ->
             engine_request = replace(engine_request, wait_seconds=None)
         case tell.GetUpdate() | tell.UpdateWorkflow() | streams.ReadStream() | AwaitEvents():
             # The engine ends these waits itself, since it knows how far the update, the stream or the run has got.
-            engine_request = replace(engine_request, wait_seconds=_cut(engine_request.wait_seconds))
+            seconds = _cut(engine_request.wait_seconds)
+            engine_request = replace(engine_request, wait_seconds=seconds)
         case _:
+            seconds = 0
             waits = isinstance(engine_request, tell.QueryWorkflow)
     if waits and server.draining:
         raise Stopping
-    if not_yet is not None and server.parked >= server.settings.max_parked_polls:
+    if _is_parked(not_yet, seconds) and server.parked >= server.settings.max_parked_polls:
         raise too_many_parked(
             "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second"
         )
     answer: asyncio.Future[Any] = asyncio.ensure_future(call(engine_request))
     return PendingCall(server, verb, answer, waits, not_yet, seconds)
+
+
+def _is_parked(not_yet: ask.Result | None, seconds: float) -> bool:
+    return not_yet is not None or seconds > 0
 
 
 def refusal_body(refusal: Refused) -> bytes:
