@@ -84,6 +84,7 @@ async def test_the_trace_of_a_caller_goes_on_in_a_worker_elsewhere(spans: InMemo
         assert {"workflow order", "workflow small"} <= set(found)
 
 
+@pytest.mark.needs_links("a poll that does not wait finds what the node that it reached has")
 async def test_the_header_of_a_caller_reaches_history_and_every_worker() -> None:
     async with serving() as api:
         await api.register()
@@ -95,6 +96,7 @@ async def test_the_header_of_a_caller_reaches_history_and_every_worker() -> None
         assert (await api.poll("activity"))["traceparent"] == CALLER
 
 
+@pytest.mark.needs_links("a poll that does not wait finds what the node that it reached has")
 @pytest.mark.parametrize("wrong", [None, "", "nonsense", CALLER.upper(), "00-" + "0" * 32 + CALLER[35:]])
 async def test_a_header_that_is_no_trace_is_ignored(wrong: str | None) -> None:
     async with serving() as api:

@@ -153,6 +153,7 @@ async def test_a_report_stays_on_its_way_while_a_poll_is_answered(arrives: bool)
     assert ran == [0, 0, 1, 2], "nothing was done again"
 
 
+@pytest.mark.needs_links("code of an instance that another node owns is not kept")
 async def test_live_code_is_not_asked_to_go_on_after_what_another_worker_decided() -> None:
     """What the other worker reported arrives the second time only, and by then nobody says where the code of the run is."""
     things = (in_time_after_go, guarded)
@@ -540,6 +541,7 @@ async def test_work_of_a_worker_that_is_gone_is_done_by_another(monkeypatch: pyt
         gone.link._http.close()
 
 
+@pytest.mark.needs_links("a worker that has a link to one node only is missed for longer")
 async def test_the_tasks_of_a_worker_that_died_with_its_server_are_offered_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -603,6 +605,7 @@ async def test_a_worker_that_closes_finishes_what_it_does() -> None:
         assert ran == [1, 1]
 
 
+@pytest.mark.needs_links("what another node has ended is noticed when the lease is renewed")
 async def test_an_activity_is_told_that_its_run_is_over() -> None:
     stopped: list[str] = []
 
@@ -629,6 +632,7 @@ async def _started(client: AsyncClient) -> bool:
     return "ActivityStarted" in names(await client.history("e"))
 
 
+@pytest.mark.needs_links("a task of an instance that another node owns is taken some 50 ms after it is ready")
 async def test_a_long_history_is_read_page_by_page() -> None:
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
         async with AsyncWorker(house.url, [steps, step], token=TOKEN, live=1) as worker:

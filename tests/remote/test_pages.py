@@ -102,6 +102,7 @@ async def paged() -> AsyncIterator[tuple[House, AsyncClient]]:
         yield house, client
 
 
+@pytest.mark.needs_links("a task of an instance that another node owns is taken some 50 ms after it is ready")
 @pytest.mark.parametrize("live", [0, 10], ids=["every task a replay", "live code"])
 async def test_a_history_of_many_pages_is_replayed_asked_and_updated(live: int) -> None:
     async with paged() as (house, client):
@@ -124,6 +125,7 @@ async def test_signals_that_came_meanwhile_are_more_than_one_reply() -> None:
             assert await run.result() == [*range(MANY), MANY]
 
 
+@pytest.mark.needs_links("a task of an instance that another node owns is taken some 50 ms after it is ready")
 async def test_tasks_of_many_runs_are_more_than_one_reply() -> None:
     async with paged() as (house, client):
         runs = [await client.start(Collect, f"c{number}", 1) for number in range(MANY)]

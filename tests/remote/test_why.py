@@ -62,6 +62,7 @@ async def test_an_activity_that_backs_off_is_explained_and_tried_again() -> None
             await run.why(event=99)
 
 
+@pytest.mark.needs_links("a worker that another node has registered is known within a second")
 async def test_our_own_workers_name_all_that_they_run() -> None:
     """A worker without an activity type is no taker of it, and one without workflows takes no workflow."""
     async with remote(export, shipping, carrier) as app:

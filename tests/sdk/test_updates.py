@@ -646,6 +646,7 @@ async def test_submit_returns_at_once_and_its_answer_is_there_later() -> None:
         assert await submitted.result() == 3
 
 
+@pytest.mark.needs_links("the node that has the worker is found by asking again, which takes longer than this wait")
 @pytest.mark.contract("UPD-09")
 async def test_a_wait_for_an_update_has_an_end() -> None:
     async with memory(Account) as app:
@@ -666,6 +667,7 @@ async def test_a_wait_for_an_update_has_an_end() -> None:
         assert await waiting == 7
 
 
+@pytest.mark.needs_links("the node that has the worker is found by asking again, which takes longer than this wait")
 async def test_a_bounded_wait_falls_back_to_where_the_update_stands() -> None:
     async with memory(Account) as app:
         run = await app.start(Account, "a")

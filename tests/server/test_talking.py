@@ -47,7 +47,7 @@ async def test_a_query_waits_for_code_that_goes_on_though_its_workers_were_lost(
             (lost,) = api.server.engine.leases
             api.server.release(lost)
             await api.server.engine.settle()
-        asked = asyncio.create_task(
+        asked = asyncio.ensure_future(
             api.server.api.call(QueryWorkflow(workflow_id="o-1", query_name="state", after_signals=True))
         )
         await settle()
