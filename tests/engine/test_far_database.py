@@ -15,9 +15,11 @@ from backstay.kernel.values import SECOND
 from backstay.protocol.requests import ClaimWorkflowTask, PollWorkflowTask
 from backstay.store import Unavailable
 from tests.sdk.kit import eventually
+from tests.sim.disk import Disk
 from tests.sim.virtual import VirtualWorld, run
 
 from .slow_read import SlowRead, far
+from .two_processes import OnDisk
 
 
 @workflow
@@ -75,6 +77,29 @@ def test_an_instance_that_another_process_changed_during_a_read_is_read_again(
             assert await holder.handle(patient, "p").result(timeout=10) == "gone"
 
     asyncio.run(story())
+
+
+def test_code_whose_history_was_read_before_an_outage_does_not_run_in_it() -> None:
+    """What it decides would be written under the row that its process gets then, for shards that only the old one has owned."""
+
+    async def story(_: object) -> str:
+        disk = Disk()
+        async with OnDisk(disk, 1, [patient]) as app:
+            handle = await app.start(patient, "p")
+            await evict(app)
+            read = SlowRead(app.engine.store, "history")
+            await handle.signal("go", "gone")
+            await read.began.wait()
+            app.engine.on_unavailable(Unavailable("the connection is lost"))
+            read.may_end.set()
+            (key,) = disk.workflows
+            before = disk.workflows[key].last_decision
+            await asyncio.sleep(0.1)
+            assert app.engine.down is not None
+            assert disk.workflows[key].last_decision == before
+            return await handle.result(timeout=30)
+
+    assert run(1, story) == "gone"
 
 
 def test_a_poll_goes_on_to_the_next_task_when_the_one_it_was_offered_is_gone() -> None:

@@ -43,6 +43,8 @@ BURST = 512  # activations of workflow code between two commits
 class InlineEngine(Submits, Protocol):
     """The part of an engine that inline code uses."""
 
+    down: Unavailable | None
+
     def decide(
         self,
         entry: CachedInstance,
@@ -174,9 +176,15 @@ class InlineCode:
 
     async def _fetched(self, entry: CachedInstance, history: Awaitable[list[Recorded]]) -> None:
         """The history of cold code was read: queue its tasks again."""
+        committed: list[Recorded] = []
+        error: Exception | None = None
         try:
             committed = await history
-        except (HistoryDamaged, Unavailable) as error:
+        except (HistoryDamaged, Unavailable) as failed:
+            error = failed
+        if error is None:
+            error = self._engine.down  # since the read began: nothing is decided until the database is back
+        if error is not None:
             entry.unseen_events = None
             waiting = self._fetching.pop(entry)
             if isinstance(error, Unavailable):
