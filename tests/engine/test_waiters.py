@@ -129,3 +129,22 @@ def test_a_database_that_does_not_answer_is_asked_again() -> None:
         assert len(rows.asked) == 3
 
     play(story)
+
+
+def test_after_a_check_that_took_long_the_next_one_comes_soon() -> None:
+    """The database was slow, or the process stood still: what others commit after that is not waited for three times as long."""
+
+    async def story(world: VirtualWorld) -> None:
+        rows = Rows(world, k1=1, k2=1)
+        waiters, (_, waits) = rows.waiters(1, 2)
+        rows.slow = asyncio.Event()
+        await look(waiters)
+        await asyncio.sleep(60)
+        rows.slow.set()
+        await asyncio.sleep(0)
+        rows.last[2] = 99
+        waiters.check_all()
+        await asyncio.sleep(3)
+        assert waits.result() == "ended"
+
+    play(story)

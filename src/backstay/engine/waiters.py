@@ -26,6 +26,7 @@ ENDED = "ended"
 
 CHECKS = 32  # at a time
 REST = 3  # the pause before the next checks, as a multiple of what these took: many waiters must not block the engine
+LONGEST_REST = SECOND  # if the database was slow, or the process stood still
 
 
 UNSEEN = -1
@@ -210,7 +211,8 @@ class Waiters:
                     began = world.ticks()
                     await asyncio.gather(*(self._check(*one) for one in waiting[first : first + CHECKS]))
                     rest: asyncio.Future[None] = world.future()
-                    world.at(world.now() + REST * (world.ticks() - began), partial(_resolve_empty, rest))
+                    pause = min(REST * (world.ticks() - began), LONGEST_REST)
+                    world.at(world.now() + pause, partial(_resolve_empty, rest))
                     await rest
         finally:
             self._checking = False
