@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -200,6 +201,16 @@ async def test_a_wait_goes_on_at_the_owner_until_its_time_is_over() -> None:
 async def test_a_wait_whose_owner_is_gone_goes_on_here() -> None:
     at = At(LinkFailed("cut", sent=True), LinkFailed("nothing listens there", sent=False))
     assert await at.call(ask.AwaitResult(workflow_id="o-1")) == ("here", ask.AwaitResult(workflow_id="o-1"))
+
+
+async def test_a_wait_that_is_given_up_before_it_has_begun_calls_nobody() -> None:
+    at = At()
+    waiting = asyncio.ensure_future(at.call(ask.AwaitResult(workflow_id="o-1")))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    gc.collect()  # warns of a call that nobody has awaited
+    assert not at.net.asked
 
 
 async def test_a_start_without_an_id_begins_at_home_or_where_its_new_id_belongs() -> None:

@@ -351,9 +351,12 @@ class Peers:
         self.counts["here"] += 1
         return _Unanswered(request)
 
+    async def _call(self, owner: Owner, request: Any) -> Any:
+        return await self._links.call(owner, request)
+
     async def _waiting(self, owner: Owner, request: Any) -> Any:
         """Call a node, until `stop`."""
-        wait = self._world.spawn(_coroutine(self._links.call(owner, request)), "backstay-handed-on")
+        wait = self._world.spawn(self._call(owner, request), "backstay-handed-on")
         self._waits.add(wait)
         wait.add_done_callback(self._waits.discard)
         try:
@@ -364,10 +367,6 @@ class Peers:
                 raise LinkFailed("this node stops", sent=True) from None
             wait.cancel()
             raise
-
-
-async def _coroutine(call: Awaitable[R]) -> R:
-    return await call
 
 
 def _is_settled(reply: Any) -> bool:
