@@ -416,6 +416,17 @@ async def test_requests_that_a_node_does_not_take_do_not_stop_the_others(
         assert "cannot be used" not in caplog.text
 
 
+async def test_a_fetch_does_not_wait(postgresql_url: str) -> None:
+    async with two(postgresql_url) as both:
+        id = str(both.there.server.node_id())
+        proof = proof_for(id, await both.there.server.node_secrets.ours())
+        headers = {nodes.SECRET_HEADER: proof, nodes.TO_HEADER: id, nodes.HEADER: "1"}
+        for seconds in (30, 1e308):
+            body = {"worker_id": "w", "queue": "q", "wait_seconds": seconds}
+            fetched = await both.there.http.post(f"{nodes.PATH}fetch-workflow-task", json=body, headers=headers)
+            assert (fetched.status_code, fetched.json()) == (200, None)
+
+
 # -- the secret
 
 

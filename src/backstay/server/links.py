@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from backstay.kernel.message import Refused
 from backstay.protocol import requests as ask
@@ -38,7 +39,7 @@ def check_secret(server: Server, headers: Mapping[str, str]) -> None:
 
 
 def check_link(headers: Mapping[str, str]) -> None:
-    given = headers.get(nodes.HEADER.lower(), "")
+    given = headers.get(nodes.HEADER.lower(), "")[:20]
     first, last = nodes.SPEAKS
     if given not in map(str, range(first, last + 1)):
         raise HttpError(
@@ -82,7 +83,8 @@ class _PendingFetch(PendingCall):
     def of(server: Server, verb: calls.Verb, asked: ask.Request[Any]) -> _PendingFetch:
         if server.draining:
             raise Stopping
-        answer: asyncio.Future[Any] = asyncio.ensure_future(server.api.here(asked))
+        at_once: ask.Request[Any] = replace(asked, wait_seconds=0)
+        answer: asyncio.Future[Any] = asyncio.ensure_future(server.api.here(at_once))
         return _PendingFetch(server, verb, answer, waits=False, not_yet=None, seconds=0)
 
     def give_up(self) -> None:
