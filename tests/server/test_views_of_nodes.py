@@ -118,3 +118,23 @@ async def test_a_pass_repairs_what_other_nodes_own(postgresql_url: str) -> None:
             due = 0
             while due != 12:  # clocks differ by a moment: what is due where it was repaired may not be due here yet
                 due = (await get(everybody[1], "/system/operator-metrics"))["operator_metrics"]["tasks"]["ready_due"]
+
+
+async def test_commits_that_the_database_has_lost_are_a_finding(postgresql_url: str) -> None:
+    place = address(postgresql_url)
+    async with serving(store=postgresql_url, still=False) as api:
+        await api.start("o-1")
+        assert "database_forgot_commits" not in await codes(api)
+        connection = await asyncpg.connect(place.dsn)
+        await connection.execute(f"update {place.schema}.writer set committed = 0, batch = 0")
+        await connection.close()
+        given = {"workflow_type": "order", "workflow_id": "o-2", "task_queue": "q"}
+        await api.control("POST", "/workflows", given)  # it commits, or finds out that it cannot
+        await until(lambda: api.server.engine.down is None and api.server.engine.owns_all)
+        assert "database_forgot_commits" in await codes(api)
+        answer = await api.control("POST", "/workflows", given)
+        assert answer.status_code in (200, 201), answer.text
+
+
+async def codes(api: Api) -> list[str]:
+    return [one["code"] for one in (await get(api, "/system/health"))["findings"]]

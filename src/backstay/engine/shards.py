@@ -94,6 +94,7 @@ class Shards:
         # Shards that were claimed, received, handed over or lost; processes that were deposed; how often the database has
         # forgotten what it had confirmed.
         self.counts: Counter[str] = Counter()
+        self.forgotten_at: Micros | None = None  # when it had done so for the last time
         self._job = PeriodicJob(engine.world, "look", self._look_in_turn)
         lifecycle.on_unavailable.append(self._count_forgotten)
 
@@ -184,6 +185,7 @@ class Shards:
     def _count_forgotten(self) -> None:
         if isinstance(self._engine.down, Forgotten):
             self.counts["forgotten"] += 1
+            self.forgotten_at = self._world.now()
 
     async def _look(self) -> None:
         engine = self._engine

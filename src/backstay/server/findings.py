@@ -42,6 +42,7 @@ LATE = 10 * SECOND  # after this, a wake that has passed is overdue
 LATE_SCHEDULE = 60 * SECOND
 BEHIND = 10 * SECOND  # of stored views
 OLD_PROOF = 120 * SECOND
+DAY = 86_400 * SECOND
 LONG_RETRY = 3600 * SECOND  # an activity that fails for longer needs somebody
 LOOKED_AT = 500  # the oldest ready tasks that are compared with those in memory, and wakes that are counted
 NAMED = 10  # runs that a finding names; the others are counted
@@ -155,6 +156,21 @@ def _of_nodes(server: Server) -> list[HealthFinding]:
     if server.store.exclusive:
         return []
     found: list[HealthFinding] = []
+    forgotten = server.node.shards.forgotten_at
+    if forgotten is not None and server.now - forgotten < DAY:
+        found.append(
+            HealthFinding(
+                severity="warning",
+                code="database_forgot_commits",
+                check="backend_capabilities",
+                message="the database had lost commits that it had confirmed, as after a restored backup or a failover: callers"
+                " were told of results that are gone, and activities since then may run again",
+                count=server.node.shards.counts["forgotten"],
+                oldest=forgotten,
+                link="/api/nodes",
+                action="compare with the systems that activities call; promote synchronous standbys only",
+            )
+        )
     free = unowned(server.node)
     living = [node for node in server.node.shards.nodes.values() if node.is_alive]
     if free:
