@@ -102,8 +102,8 @@ LINK_MUTANTS = [
     Mutant(
         "a worker keeps what it does not hold",
         "backstay.server.native.worker_link:WorkerLink.open",
-        "for task in leased.values():\n    self.server.release(task, begun=task.id not in unheard)",
-        "",
+        "self.server.release(task, begun=task.id not in unheard)",
+        "pass",
         link=True,
     ),
     Mutant(

@@ -152,7 +152,10 @@ class WorkerLink:
         for held in elsewhere:
             leased.pop(held.task_id, None)
         for task in leased.values():
-            self.server.release(task, begun=task.id not in unheard)
+            if task.id in unheard or not self.slots.shared:
+                self.server.release(task, begun=task.id not in unheard)
+            else:
+                self.slots.call_roll()  # it may have come by another link when this request was on its way
         self._watch(LOST)
         return lost
 
