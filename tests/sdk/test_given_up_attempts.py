@@ -125,6 +125,7 @@ async def test_the_code_of_a_given_up_attempt_stops_while_its_run_goes_on(
         assert await run.result() == outcome
 
 
+@pytest.mark.needs_links("the second attempt, perhaps of another node, has 50 ms")
 async def test_the_late_end_of_a_given_up_attempt_leaves_the_next_attempt_alone() -> None:
     """The room of an attempt that was given up is for the next one at once, and its end is not taken for the end of that."""
     tried: list[int] = []
