@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 
 from backstay import AsyncBackstay, activity, wait, workflow
+from backstay.codec.values import dumps
 from backstay.engine import sweep
 from backstay.engine.timer_queue import HORIZON, TimerQueue
 from backstay.kernel.values import SECOND
-from backstay.protocol.requests import ClaimWorkflowTask, PollWorkflowTask
+from backstay.protocol.requests import ClaimWorkflowTask, CompleteActivityTask, PollActivityTask, PollWorkflowTask
 from backstay.store import Unavailable
 from tests.sdk.kit import eventually
 from tests.sim.disk import Disk
 from tests.sim.virtual import VirtualWorld, run
 
 from .slow_read import SlowRead, far
-from .two_processes import OnDisk
+from .two_processes import OnDisk, SlowAnswers, of, shared
 
 
 @workflow
@@ -146,6 +147,51 @@ def test_one_free_place_reads_the_instance_of_one_waiting_task_not_of_all() -> N
             assert len(loads) < 40 * 4  # to hand the activity out, to take its end in; and who waits looks
 
     asyncio.run(story())
+
+
+@activity(type="once elsewhere", queue="elsewhere", at_most_once=True)
+def once_elsewhere() -> str:
+    raise AssertionError("done by hand")
+
+
+@workflow
+def asks() -> str:
+    return once_elsewhere()
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_task_that_a_poll_has_found_on_disk_is_not_released_as_one_that_nobody_has(tries: int) -> None:
+    """Its lease is on disk before its owner hears of that, and by then the poll that it was for is over."""
+
+    async def story(_: object) -> list[str]:
+        disk, answers = Disk(), SlowAnswers()
+        async with OnDisk(disk, 1, [asks], answers) as owner, OnDisk(disk, 2, []) as beside:
+            await shared(owner, beside)
+            handle = await owner.start(asks, of(owner, 1))
+            await eventually(lambda: bool(owner.engine.matching.lanes.waiting), "the activity waits for a worker")
+            poll = PollActivityTask(
+                worker_id="w",
+                activity_types=frozenset({"once elsewhere"}),
+                queue="elsewhere",
+                wait_seconds=0,
+                poll_request_id="p",
+            )
+            answers.late = 3
+            first = asyncio.ensure_future(owner._engine_room.call(poll))
+            if tries == 2:  # the worker asks again, and reaches another process
+                await eventually(lambda: bool(next(disk.all_tasks()).owner), "the lease is on disk")
+                found = await beside._engine_room.call(poll)
+            else:
+                found = await first
+            assert found is not None
+            await asyncio.sleep(10)
+            answers.late = 0
+            who = {"activity_attempt_id": found.activity_attempt_id, "lease_owner": "w"}
+            await owner._engine_room.call(CompleteActivityTask(**who, result=dumps("done")))
+            assert await handle.result(timeout=30) == "done"
+            return [e.type for e in await handle.history() if e.type.startswith("Activity")]
+
+    assert run(1, story) == ["ActivityScheduled", "ActivityStarted", "ActivityCompleted"]
 
 
 class Deadlines:

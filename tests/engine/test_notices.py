@@ -28,12 +28,12 @@ def test_a_commit_on_top_of_one_whose_answer_is_late_is_picked_up_too() -> None:
             name = of(owner, 1)
             handle = await owner.start(twice, name)
             await asyncio.sleep(7)  # virtual seconds: a sweep is just over
-            answers.late = True
+            answers.late = 0.5
             first = asyncio.ensure_future(handle.signal("go", "one"))
             await eventually(lambda: any(entry.inflight for entry in owner.engine.cache), "the first is on its way")
             await guest.handle(twice, name).signal("go", "two")
             await first
-            answers.late = False
+            answers.late = 0
             began = now()
             assert await handle.result() == ["one", "two"]
             return now() - began

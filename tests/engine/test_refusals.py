@@ -71,7 +71,7 @@ def test_a_refusal_that_waited_for_a_commit_is_checked_after_it() -> None:
             await shared(owner, guest)
             hourly = owner.schedules.options(every=3600)
             schedule = await hourly.create(report, of(owner, 1, f"default{SCHEDULES}"))
-            answers.late = True
+            answers.late = 0.5
             paused = asyncio.ensure_future(schedule.pause())
             await eventually(lambda: any(entry.inflight for entry in owner.engine.cache), "the pause is on its way")
             await guest.schedules.handle(schedule.id).delete()

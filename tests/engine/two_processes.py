@@ -30,13 +30,13 @@ class OnDisk(AsyncBackstay):
 
 
 class SlowAnswers(Seam):
-    """Commits are on disk at once; that they are is heard later, while `late` is set."""
+    """Commits are on disk at once; that they are is heard `late` seconds later."""
 
-    late = False
+    late = 0.0
 
     def commit(self, store: Any, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
         applied = store.write(decisions)
-        asyncio.get_running_loop().call_later(0.5 if self.late else 0, done, applied)
+        asyncio.get_running_loop().call_later(self.late, done, applied)
 
 
 def of(app: AsyncBackstay, number: int, namespace: str = "default") -> str:

@@ -18,7 +18,7 @@ from backstay.engine.refused_completions import Submits
 from backstay.engine.remote_workers import RemoteWorker
 from backstay.engine.workers import Executor, Lane
 from backstay.engine.world import World
-from backstay.kernel.features.lease import Offer, Release
+from backstay.kernel.features.lease import Offer, never_heard_of
 from backstay.kernel.message import Message
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
@@ -75,10 +75,7 @@ class Dispatcher:
         if poll is None:
             return  # claimed by name: the caller has the task in its reply
         if poll.future.done():
-            release = Release(
-                task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False, until=task.until
-            )
-            self._engine.submit(entry.instance.key, release)
+            self._engine.submit(entry.instance.key, never_heard_of(task))
         else:
             poll.future.set_result(assignment)
 

@@ -22,7 +22,7 @@ from backstay.engine.leases import Queue
 from backstay.engine.parked_polls import ParkedPoll
 from backstay.engine.peers import Links
 from backstay.engine.world import Alarm
-from backstay.kernel.features.lease import Release
+from backstay.kernel.features.lease import never_heard_of
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
@@ -169,8 +169,7 @@ class Fetching:
     def _release(self, task: Task) -> None:
         """Nobody has heard of this lease."""
         self.counts["released"] += 1
-        release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False, until=task.until)
-        self._engine.submit(task.workflow, release)
+        self._engine.submit(task.workflow, never_heard_of(task))
 
     # -- lost replies
 

@@ -27,7 +27,7 @@ from backstay.kernel.features.activity import (
     HeartbeatReply,
 )
 from backstay.kernel.features.activity import status as activity_status
-from backstay.kernel.features.lease import Claim, Claimant, Release, Renew
+from backstay.kernel.features.lease import Claim, Claimant, Renew, never_heard_of
 from backstay.kernel.features.lease import claim_status as claim_status_of
 from backstay.kernel.features.workflow_task import (
     CompleteWorkflowTask,
@@ -361,8 +361,7 @@ class WorkerApi:
 
     def _release(self, task: Task) -> None:
         """End a lease whose worker has never heard of it."""
-        release = Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False, until=task.until)
-        self._engine.submit(task.workflow, release)
+        self._engine.submit(task.workflow, never_heard_of(task))
 
     @property
     def _knows_all(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from backstay.kernel.features.activity import ActivityStarted, RetryPolicy, ScheduleActivity
-from backstay.kernel.features.lease import Claim, Claimant, Offer, Release, claim_status
+from backstay.kernel.features.lease import Claim, Claimant, Offer, Release, Renew, claim_status, never_heard_of
 from backstay.kernel.features.side_effect import RecordSideEffect
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask, HeartbeatWorkflowTask
@@ -310,3 +310,15 @@ def test_events_remember_the_lease_that_caused_them() -> None:
 def test_a_decision_about_a_leased_task_delivers_it_only_once() -> None:
     flow = running(RetryPolicy(max_attempts=1, heartbeat_timeout=30))
     assert flow.beat(1).leased == []
+
+
+def test_a_lease_that_was_renewed_is_not_released_as_one_that_nobody_has_heard_of() -> None:
+    """At the same moment, too: two processes with one clock."""
+    flow = given()
+    task = flow.claim(flow.workflow_task.id)
+    flow.when(Renew(task_id=task.id, owner=WORKER, attempt=task.attempt))
+    assert flow.rows[task.id].until != task.until
+    flow.when(never_heard_of(task))
+    assert flow.rows[task.id].state == "leased"
+    flow.when(never_heard_of(flow.rows[task.id]))
+    assert flow.rows[task.id].state == "ready"

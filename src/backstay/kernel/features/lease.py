@@ -16,7 +16,7 @@ from backstay.kernel.feature import Deadline, Deciding, Feature
 from backstay.kernel.features import pause
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance
-from backstay.kernel.task import Lease
+from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import LEASE, Micros
 
@@ -92,6 +92,11 @@ class Renew(Message, frozen=True, kw_only=True):
     bounded: bool = False
 
 
+def never_heard_of(task: Task) -> Release:
+    """End a lease whose worker seems not to have heard of it: its poll is over, or the process that gave it is gone."""
+    return Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt, begun=False, until=task.until)
+
+
 def claim(turn: Turn, message: Claim) -> None:
     if turn.due_task is not None and turn.due_task.id == message.task_id:
         turn.create_task()
@@ -138,7 +143,8 @@ def release(turn: Turn, message: Release) -> None:
 def renew(turn: Turn, message: Renew) -> None:
     task = turn.require_lease(message.task_id, message.owner, message.attempt)
     if task.until is not None or message.bounded:
-        turn.put_task(replace(task, until=turn.now + LEASE))
+        until = turn.now + LEASE
+        turn.put_task(replace(task, until=until + 1 if until == task.until else until))  # `Release` tells by it
 
 
 def _armed(instance: Instance, task_id: str) -> Micros | None:
