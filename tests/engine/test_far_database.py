@@ -194,6 +194,24 @@ def test_a_task_that_a_poll_has_found_on_disk_is_not_released_as_one_that_nobody
     assert run(1, story) == ["ActivityScheduled", "ActivityStarted", "ActivityCompleted"]
 
 
+def test_a_process_that_takes_over_does_not_blame_the_code_of_workers_that_it_has_not_heard_yet() -> None:
+    """Its tasks are offered again, since replies may have died with the last owner. That says nothing about their code."""
+
+    async def story(_: object) -> None:
+        disk = Disk()
+        async with OnDisk(disk, 1, [patient]) as owner, OnDisk(disk, 2, [patient]) as next_owner:
+            await shared(owner, next_owner)
+            await owner.options(queue="elsewhere").start(patient, of(owner, 1))
+            poll = PollWorkflowTask(queue="elsewhere", workflow_types=None, worker_id="w", wait_seconds=1)
+            assert await owner._engine_room.call(poll) is not None
+            owner.engine.store.cut()  # type: ignore[attr-defined]
+            await eventually(lambda: next_owner.engine.owns_all, "the other one takes over")
+            await eventually(lambda: next(disk.all_tasks()).state == "ready", "the task is offered again")
+            assert next(disk.all_tasks()).crashes == 0
+
+    run(1, story)
+
+
 class Deadlines:
     """The store as a timer queue sees it. What is asked is answered when somebody lets it be."""
 

@@ -18,7 +18,7 @@ from backstay.engine.shards import Shards
 from backstay.engine.stealing import Stealing
 from backstay.engine.sweep import ReadyPosition, Sweep
 from backstay.engine.world import Alarm
-from backstay.kernel.features.lease import Release
+from backstay.kernel.features.lease import never_heard_of
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
 from backstay.store import Unavailable
@@ -223,8 +223,8 @@ class Recovery:
     def _release_unheard(self, shards: Collection[int]) -> None:
         """Release the tasks whose worker does not report soon: the reply to its poll may have died with the last owner.
 
-        Workflow tasks only: they are short, and running one twice costs a replay. What a worker of this process works on, it has
-        got: a shard may come back to it.
+        Workflow tasks only: they are short, and running one twice costs a replay. That their engine was gone is no crash of their
+        code: ten takeovers in a row would block it. What a worker of this process works on, it has got: a shard may come back.
         """
         engine = self._engine
         self._abandoned -= frozenset(shards)
@@ -241,7 +241,7 @@ class Recovery:
                     and engine.owns(task.workflow)
                     and (held.attempt, held.until) == (task.attempt, task.until)
                 ):
-                    engine.submit(task.workflow, Release(task_id=task.id, owner=task.owner or "", attempt=task.attempt))
+                    engine.submit(task.workflow, never_heard_of(task))
 
         if before:
             self._unheard = [*self._unheard[-9:], engine.world.at(engine.world.now() + UNHEARD, release)]
