@@ -45,6 +45,7 @@ class Rows:
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
         self.forgotten = False  # a send was lost, and those who have it in mind are to die
+        self.forged: set[str] = set()  # ids of task rows that nobody expects
         self._touches = 0
         self._signals: dict[str, tuple[int, int]] = {}  # lost on their way to this child, from this instance and run
 
@@ -128,6 +129,8 @@ class Rows:
             ("insert or replace into task (workflow, id, state, available_at, body) values (?, ?, ?, ?, ?)", row)
         ):
             self._sim.disk.put_task(forged)
+            if forged.id != task.id:
+                self.forged.add(forged.id)
             self._sabotaged(task.workflow, f"the row of task {task.id} is falsified: {forged.state} {forged.id}")
 
     # -- instances
