@@ -35,7 +35,7 @@ from backstay.protocol.native.nodes import (
     Owner,
     TellWaiting,
 )
-from backstay.store import Unavailable
+from backstay.store import StoreError, Unavailable
 
 PATIENCE = 2.0  # seconds to wait for a node that has told that tasks wait there
 LATE: Micros = 5 * SECOND  # after which a fetch whose reply was lost has come to its end
@@ -176,7 +176,7 @@ class Fetching:
     async def _look_up(self, poll: ParkedPoll) -> Any:
         try:
             return await self._found(poll)
-        except (Unavailable, Refused):
+        except (StoreError, Refused):
             return None
 
     def _look_later(self, poll: ParkedPoll) -> None:
