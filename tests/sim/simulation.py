@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
+import socket
+import sys
 import traceback
 import warnings
 from collections import Counter
@@ -13,8 +16,9 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
-from backstay.engine import notices, shards, stealing, task_news
+from backstay.engine import notices, process_facts, shards, stealing, task_news
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.schedule import firing
 from backstay.kernel.machine import Machine
@@ -332,7 +336,7 @@ class Simulation:
     # -- the story
 
     def run(self) -> Simulation:
-        with _world(self):
+        with _world(self), _one_process():
             try:
                 self.loop.run_until_complete(self._tell())
             except Standstill as standstill:
@@ -559,6 +563,18 @@ class _Listener(logging.Handler):
         if error is not None and not isinstance(error, StoreError | HistoryDamaged):
             where = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None
             self._sim.violation("nothing unforeseen happens", f"{text}: {error!r} at {where}")
+
+
+@contextmanager
+def _one_process() -> Iterator[None]:
+    """Every run has the same process: what it says of itself is a part of requests, whose length decides where they are cut."""
+    with (
+        patch.object(os, "getpid", lambda: 10_000),
+        patch.object(socket, "gethostname", lambda: "vm"),
+        patch.object(process_facts, "gethostname", lambda: "vm"),
+        patch.object(sys, "argv", ["-c"]),
+    ):
+        yield
 
 
 @contextmanager
