@@ -24,7 +24,7 @@ from backstay.engine.counters import Counters
 from backstay.engine.dispatch import Dispatcher
 from backstay.engine.effects import Effects, log_failed_effect
 from backstay.engine.inline import InlineCode
-from backstay.engine.leases import Leases, Queue
+from backstay.engine.leases import Leases, queue_of
 from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.loading import Loading
 from backstay.engine.lookup import InstanceLookup
@@ -488,9 +488,10 @@ class Engine:
             self.discard_cached(entry)
         return True
 
-    def serve_freed(self, queues: Sequence[Queue]) -> None:
-        """Another process has ended leases of these queues."""
-        self.dispatcher.serve_freed(queues, ())
+    def ended_elsewhere(self, leases: Sequence[Task]) -> None:
+        """Another process has ended these leases: their queues and the slots of their workers are free here, too."""
+        workers = self.matching.remote_workers.ended_elsewhere(leases)
+        self.dispatcher.serve_freed([queue_of(task) for task in leases], workers)
 
     def submit_later(self, key: int, message: Message) -> None:
         """Submit a message after a pause, because its instance could not be read."""

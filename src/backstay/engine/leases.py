@@ -54,15 +54,15 @@ class Leases:
             self.add(task)
         self.read = True
 
-    def found(self, instance: int, tasks: Mapping[str, Task]) -> Sequence[Queue]:
-        """An instance was read, with these tasks. Returns the queues of leases that another process has ended."""
-        freed: Sequence[Queue] = ()
+    def found(self, instance: int, tasks: Mapping[str, Task]) -> Sequence[Task]:
+        """An instance was read, with these tasks. Returns the leases that another process has ended."""
+        ended: Sequence[Task] = ()
         for task_id in list(self._of_instances.get(instance, ())):
             task, before = tasks.get(task_id), self._tasks[task_id]
             if task is None or task.state != "leased" or (task.owner, task.attempt) != (before.owner, before.attempt):
                 self._drop(task_id)
-                freed = (*freed, queue_of(before))
-        return freed
+                ended = (*ended, before)
+        return ended
 
     def forget(self, is_lost: Callable[[int], bool]) -> list[Task]:
         """Drop the leases of these instances, and return them: another process owns them."""

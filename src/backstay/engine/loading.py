@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from backstay.engine.cache import Cache, CachedInstance, Reply
-from backstay.engine.leases import Leases, Queue
+from backstay.engine.leases import Leases
 from backstay.engine.refused_completions import Submits
 from backstay.engine.timer_queue import TimerQueue
 from backstay.engine.world import World, turn
@@ -36,7 +36,7 @@ class LoadingEngine(Submits, Protocol):
     down: Unavailable | None
 
     def owns(self, key: int) -> bool: ...
-    def serve_freed(self, queues: Sequence[Queue]) -> None: ...
+    def ended_elsewhere(self, leases: Sequence[Task]) -> None: ...
     def submit_later(self, key: int, message: Message) -> None: ...
     def decide(self, entry: CachedInstance, message: Message, reply: Reply | None, again: bool) -> None: ...
     def keep_or_evict(self, entry: CachedInstance) -> None: ...
@@ -166,16 +166,16 @@ class Loading:
         if self._engine.owns(key):
             # Another process may have changed its wake.
             self._timers.set(key, entry.instance.next_wake)
-        freed = self._recount_leases(entry.instance)
+        ended = self._recount_leases(entry.instance)
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
-        if freed:
-            self._engine.serve_freed(freed)
+        if ended:
+            self._engine.ended_elsewhere(ended)
         if not entry.inflight:
             self._engine.keep_or_evict(entry)
 
-    def _recount_leases(self, instance: Instance) -> Sequence[Queue]:
-        """The queues in which another process has ended a lease of this instance that this process knows."""
+    def _recount_leases(self, instance: Instance) -> Sequence[Task]:
+        """The leases of this instance that this process knows and another one has ended."""
         return () if self._store.exclusive else self._leases.found(instance.key, instance.tasks)
 
     def unchanged(self, opening: Opening) -> Instance | None:

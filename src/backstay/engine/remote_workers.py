@@ -172,6 +172,22 @@ class RemoteWorkers:
                 freed[worker] = None
         return freed
 
+    def ended_elsewhere(self, leases: Iterable[Task]) -> Collection[RemoteWorker]:
+        """Free the slots of leases that another process has ended, and return the workers of those slots.
+
+        A worker may report to another node than the one that counts its task: when the node that gave it is gone.
+        """
+        freed: dict[RemoteWorker, None] = {}
+        for task in leases:
+            worker = self.by_task.get(task.id)
+            if worker is None:
+                continue
+            held = worker.held[task.id]
+            if (held.state, held.attempt) == ("leased", task.attempt):
+                self.release(task.id)
+                freed[worker] = None
+        return freed
+
     # -- where live code is
 
     def stick(self, run: int, worker: RemoteWorker, sticky: StickyRun) -> None:
