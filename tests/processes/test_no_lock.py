@@ -12,6 +12,7 @@ import pytest
 
 from backstay import AsyncBackstay, activity, sleep, workflow
 from backstay.engine.shards import Shards
+from backstay.kernel.features.activity import crashes
 
 from ..sdk.kit import eventually, names
 
@@ -19,7 +20,7 @@ PATIENCE = 60
 COUNT = 8
 
 
-@activity(retries=20, backoff="1ms")
+@activity(retries=20, backoff="1ms", crashes=1000)
 def step(n: int) -> int:
     return n + 1
 
@@ -40,6 +41,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
             self._gain(range(self._store.shards), abandoned=True)
 
     monkeypatch.setattr(Shards, "look", believe)
+    # Each takes the attempts of the other for lost. That happens a few times in a row, and waiting for longer each time.
+    monkeypatch.setattr(crashes, "pause_after", lambda count: 0)
     if request.param == "postgresql":
         return request.getfixturevalue("postgresql_url")
     return str(tmp_path / "shared.db")

@@ -11,9 +11,10 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from backstay.engine import fetching
+from backstay.engine import fetching, task_news
 from backstay.engine.fetching import Fetching
 from backstay.kernel.features.lease import Release
+from backstay.kernel.values import SECOND
 from backstay.server import heartbeats
 from backstay.server.registry import tell_nobody
 
@@ -122,7 +123,8 @@ async def test_many_tasks_and_many_polls_meet_once_each(postgresql_url: str) -> 
         assert nodes.stolen == 0
 
 
-async def test_only_the_node_that_has_polls_is_told(postgresql_url: str) -> None:
+async def test_only_the_node_that_has_polls_is_told(postgresql_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_news, "SPREAD", 60 * SECOND)  # however long a slow machine takes to fetch a task
     async with three(postgresql_url) as nodes:
         for number in range(4):
             poll = polling(nodes.front)
