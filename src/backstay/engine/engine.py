@@ -497,7 +497,7 @@ class Engine:
         """Submit a message after a pause, because its instance could not be read."""
         self.world.at(self.world.now() + PAUSE, lambda: None if self._stopping else self.submit(key, message))
 
-    def reconcile(self, key: int) -> None:
+    def reconcile(self, key: int, reply: Reply | None = None) -> None:
         """Bring the tasks of an instance back to what its history expects, and offer them to workers."""
         if not self.owned[key & self._mask]:
             return
@@ -510,7 +510,7 @@ class Engine:
             holding=self.held_tasks() if at_rest else None,
             asked_at=self.world.now(),
         )
-        self.submit(key, message, again=False)
+        self.submit(key, message, reply, again=False)
 
     def held_tasks(self) -> frozenset[str]:
         """The tasks that workers in this process are working on."""

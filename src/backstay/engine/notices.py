@@ -7,6 +7,8 @@ second after a commit. Nothing relies on that: they are read every 15 seconds in
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from backstay.engine.cache import CachedInstance
 from backstay.engine.engine import Engine
@@ -42,6 +44,7 @@ class Notices:
         self._anyway_job = PeriodicJob(engine.world, "look anyway", self._look_anyway)
         # Changed by another process while a commit of this one was under way, which may have been before or after.
         self._uncertain: dict[int, CachedInstance] = {}
+        self._unread: set[int] = set()  # changed by another process, and could not be read
 
     def start(self) -> None:
         if self._engine.store.shared:
@@ -68,7 +71,12 @@ class Notices:
         engine = self._engine
         if self._uncertain:
             self._settle()
-        if engine.down is not None or not await self._changed():
+        if engine.down is not None:
+            return
+        unread, self._unread = self._unread, set()
+        for key in sorted(unread):
+            self._read_again(key)
+        if not await self._changed():
             return
         engine.mark_busy()
         try:
@@ -106,7 +114,11 @@ class Notices:
     def _read_again(self, key: int) -> None:
         self._engine.reload(key)
         self._engine.loading.outdate(key)
-        self._engine.reconcile(key)
+        self._engine.reconcile(key, partial(self._was_read, key))
+
+    def _was_read(self, key: int, _: Any, error: BaseException | None) -> None:
+        if isinstance(error, Unavailable):
+            self._unread.add(key)  # its notice is gone, and nobody else looks at a run that has ended
 
     def _settle(self) -> None:
         """Read the instances again that were busy when their notices came, as soon as they are at rest.
