@@ -67,7 +67,8 @@ sim: $(READY)
 	@$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(FIRST),--first $(FIRST)) \
 	  $(if $(FAULTS),--faults '$(FAULTS)') $(if $(OPERATIONS),--operations $(OPERATIONS)) \
 	  $(if $(INSTANCES),--instances $(INSTANCES)) $(if $(PLACES),--places $(PLACES)) $(if $(STORE),--store $(STORE)) \
-	  $(if $(FAR),--far $(FAR)) $(if $(LINKS),--links $(LINKS)) $(if $(LINK),--link) $(if $(LOG),--log $(LOG))
+	  $(if $(FAR),--far $(FAR)) $(if $(LINKS),--links $(LINKS)) $(if $(PUBLISHED),--published $(PUBLISHED)) \
+	  $(if $(LINK),--link) $(if $(LOG),--log $(LOG))
 
 SECONDS ?= 60
 fuzz: $(FUZZ)

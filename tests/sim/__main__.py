@@ -30,6 +30,9 @@ def main() -> int:
     parser.add_argument("--store", choices=["memory", "sqlite"])
     parser.add_argument("--far", choices=["yes", "no"], help="a database elsewhere in every seed, or in none")
     parser.add_argument("--links", choices=["yes", "no"], help="links between nodes in every seed, or in none")
+    parser.add_argument(
+        "--published", choices=["yes", "no"], help="with --link: published workers in every seed, or in none"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--log", help="write the log of --seed to this file")
     given = parser.parse_args()
@@ -44,6 +47,8 @@ def main() -> int:
         options["far"] = given.far == "yes"
     if given.links:
         options["links"] = given.links == "yes"
+    if given.published:
+        options["published"] = given.published == "yes"
     if given.faults:
         options["faults"] = [] if given.faults == "none" else [name.strip() for name in given.faults.split(",")]
     if given.seed is not None:

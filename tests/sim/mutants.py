@@ -429,7 +429,7 @@ def options(mutant: Mutant) -> dict[str, Any]:
     if mutant.only:
         given["faults"] = mutant.only
     if mutant.link:
-        given |= {"link": True, "operations": 100}
+        given |= {"link": True, "operations": 100, "published": mutant.published}
     else:
         given["links"] = mutant.links
     return given | {"far": True} if mutant.far else given

@@ -24,6 +24,7 @@ class Mutant(NamedTuple):
     new: str
     far: bool = False  # hunted with a database that is far away
     link: bool = False  # hunted between workers and servers
+    published: bool = False  # and with workers of the published package
     links: bool = False  # hunted with links between nodes
     also: tuple[str, str, str] | None = None  # function, old, new: where two places guard against the same thing
     often: tuple[str, ...] = ()  # faults that it is hunted with, among others

@@ -42,7 +42,9 @@ LINK_VERBS = (
     *("start", "signal with start", "note", "letter", "add", "query", "result", "describe", "list"),
     *("pause", "unpause", "cancel", "terminate", "repair", "archive"),
     *("task reported", "task refused", "activity reported", "activity refused", "beat", "beat too late"),
-    *("question answered",),
+    *("question answered", "task fetched", "workflow task polled", "activity task polled", "empty poll"),
+    *("published task reported", "published activity reported", "published activity refused", "published beat"),
+    *("errand start", "errand say", "errand fetch"),
 )
 LINK_FEATURES = (
     *(feature for feature in FEATURES if not feature.startswith("schedule ")),
@@ -220,6 +222,8 @@ def command(seed: int, options: dict[str, Any]) -> str:
         words.append(f"FAR={'yes' if options['far'] else 'no'}")
     if options.get("links") is not None:
         words.append(f"LINKS={'yes' if options['links'] else 'no'}")
+    if options.get("published") is not None:
+        words.append(f"PUBLISHED={'yes' if options['published'] else 'no'}")
     return f"make sim {' '.join(words)}"
 
 

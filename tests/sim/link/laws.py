@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from backstay.kernel.decision import Decision
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
-from backstay.kernel.values import SECOND, attempt_id
+from backstay.kernel.values import LEASE, SECOND, attempt_id
 from backstay.protocol.native import worker as wire
+from backstay.store import Loaded
 
 from ..auditor import Auditor, retried
+from .errands import ERRAND, QUEUE
 from .programs import KNOWN
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class LinkAuditor(Auditor):
 
     def reports(self, process: WorkerProcess, pending: Any) -> None:
         """A worker reports something: some day it is told what became of it."""
-        self._requests[process.name] -= REASON
+        self.has_reason(process.name, REASON)
         self._number += 1
         number = self._number
         reported = Reported(process, pending.report, self.sim.loop.time())
@@ -174,6 +176,8 @@ class LinkAuditor(Auditor):
 
     def committed(self, decision: Decision) -> None:
         super().committed(decision)
+        if self.sim.published is not None:
+            self.sim.published.laws.committed(decision)
         now = self.sim.loop.time()
         for entry in decision.events:
             self._timed(entry)
@@ -190,7 +194,8 @@ class LinkAuditor(Auditor):
                 self._leases[task.id, task.attempt] = now
                 limits.leased(task, now)
             else:
-                self._renewed(task.owner or "", task.id, now)
+                if task.routing.queue != QUEUE:
+                    self._renewed(task.owner or "", task.id, now)
         exceeded = limits.exceeded()
         self.must(exceeded is None, "no queue has more leases out than its limit", exceeded)
 
@@ -230,7 +235,7 @@ class LinkAuditor(Auditor):
             self._engine, self._steady = engine or None, now
         workers = {worker.worker_id: worker for worker in self.sim.workers}
         for task in self.sim.disk.all_tasks():
-            if task.state != "leased":
+            if task.state != "leased" or task.routing.queue == QUEUE:
                 continue
             since = max(self._leases.get((task.id, task.attempt), now), self._steady)
             owner = workers.get(task.owner or "")
@@ -288,7 +293,18 @@ class LinkAuditor(Auditor):
             law = "live code has made all decisions of its run"
             self.must(not others, law, (process.name, lease.task_id, lease.after, others))
 
+    # -- code of others
+
+    def replay(self, loaded: Loaded) -> None:
+        """The code of an errand is replayed by its own package, for each of its tasks."""
+        if loaded.row.workflow_type != ERRAND:
+            super().replay(loaded)
+
     # -- hot loops
+
+    def has_reason(self, name: str, count: int) -> None:
+        """So many requests and connections of this process have a reason."""
+        self._requests[name] -= count
 
     def asks(self, name: str) -> None:
         """A request or a connection has a reason: reports that were made, or a fault now and then."""
@@ -310,10 +326,14 @@ class LinkAuditor(Auditor):
             return
         for run in self.sim.disk.runs.values():
             begun: Counter[int] = Counter()
+            last: dict[int, int] = {}
             for entry in self.sim.disk.history(self.machine.kinds, run.key):
                 event: Any = entry.event
                 if entry.type == "ActivityStarted" and not event.local_activity:
-                    begun[event.sequence] += 1
+                    # Who polls and says nothing for so long has lost its lease.
+                    spent = run.queue == QUEUE and entry.at - last.get(event.sequence, entry.at) >= LEASE
+                    begun[event.sequence] += not spent
+                    last[event.sequence] = entry.at
                 elif retried(entry):
                     begun[event.sequence] -= 1
             again = [step for step, times in begun.items() if times > 1]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import count
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from backstay.engine import notices
 from backstay.kernel.limits import Limits as Sizes
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
@@ -30,6 +31,7 @@ from .laws import LinkAuditor
 from .limits import MINUTE, Limits
 from .process import ProcessLoop
 from .programs import PAYLOAD, TOGETHER, LinkGrammar
+from .published import Published, has_published
 from .servers import HOST, TOKEN, URL, ServerProcess
 from .wire import Listening, Network
 from .workers import Threads, WorkerProcess
@@ -68,7 +70,8 @@ class LinkClient(people.Client):
 class LinkSimulation(Simulation):
     kinds = LINK
 
-    def __init__(self, seed: int, **options: Any) -> None:
+    def __init__(self, seed: int, *, published: bool | None = None, **options: Any) -> None:
+        """`published`: whether there are workers of the published package; unless somebody says it, that is part of the seed."""
         options.setdefault("places", 3)
         self.one_owner = Random(f"{seed}:file").random() < 0.3  # one server works, and the others stand by
         self.limits = Limits(seed, self.one_owner)
@@ -84,6 +87,9 @@ class LinkSimulation(Simulation):
         dice = Random(f"{seed}:addresses")
         self.hidden = dice.random() < 0.3  # nobody but servers reaches a server by its own name
         self.balanced = dice.random() < 0.5  # the common name leads to any server, each time to another
+        self.calm_since: float | None = None
+        wanted = has_published(seed) if published is None else published
+        self.published = Published(self) if wanted else None
 
     @property
     def laws(self) -> LinkAuditor:
@@ -102,6 +108,16 @@ class LinkSimulation(Simulation):
     def newest_build(self) -> str:
         return "B"
 
+    @property
+    def linked(self) -> bool:
+        """Whether servers call each other. Without links they have the database alone."""
+        return self.published is not None and self.published.linked
+
+    @property
+    def parted(self) -> bool:
+        """Whether none of these calls ever leads anywhere."""
+        return self.published is not None and self.published.parted
+
     # -- processes
 
     def chosen(self, listening: list[Listening]) -> Listening | None:
@@ -114,7 +130,11 @@ class LinkSimulation(Simulation):
 
     def reaches(self, process: ProcessLoop, host: str) -> bool:
         """Whether a process gets through to a server by this name."""
-        return host == HOST or not self.hidden or process.owner is None
+        if host == HOST:
+            return True
+        if process.owner is None:  # a server calls another one
+            return not self.parted
+        return self.parted or not self.hidden
 
     def died(self, node: Any) -> None:
         super().died(node)
@@ -152,7 +172,7 @@ class LinkSimulation(Simulation):
         if not process.stopped:
             return  # all is calm, and it was told before
         process.go_on()
-        if isinstance(process.owner, WorkerProcess):
+        if process.owner is not None:
             process.owner.steady = self.loop.time()
 
     def _disturb(self) -> None:
@@ -162,6 +182,8 @@ class LinkSimulation(Simulation):
         self.auditor.heard()
         self.laws.leases_have_a_reason()
         self.laws.attempts_are_wanted()
+        if self.published is not None:
+            self.published.laws.look()
         if self.faults.calm:
             return
         servers: list[Any] = list(self.nodes)
@@ -174,16 +196,18 @@ class LinkSimulation(Simulation):
                 server.stop()
             if self.places > 1 and not self.one_owner and self._hit("falsely dead"):
                 self.sharing.fence(server)
-        for worker in list(self.workers):
+        others = [] if self.published is None else self.published.workers
+        for worker in (*self.workers, *others):
             if worker.loop.stopped or not worker.open:
                 continue
-            worker.disturb()
+            if isinstance(worker, WorkerProcess):
+                worker.disturb()
             if self._hit("stop worker"):
                 self._stop_for_a_while(worker.loop)
             elif self._hit("drain worker"):
                 worker.leave()
         if self._hit("kill everybody"):
-            for process in (*servers, *self.workers):
+            for process in (*servers, *self.workers, *others):
                 process.life.die("its machine is gone")
 
     def _each_minute(self) -> None:
@@ -220,6 +244,8 @@ class LinkSimulation(Simulation):
             self.open(place)
         for number in range(self.random.choice([1, 2, 2, 3])):
             self._hire(number)
+        if self.published is not None:
+            self.published.begin()
         self._disturb()
         if self.one_owner and self.limits.any:
             self._each_minute()
@@ -227,12 +253,15 @@ class LinkSimulation(Simulation):
         self.log("calm")
         self.faults.calm = True
         self.calm_at = self.true_time()
-        processes: list[Any] = [*self.nodes, *self.workers]
+        self.calm_since = self.loop.time()
+        processes: list[Any] = self._processes()
         for process in processes:
             if process.loop.stopped:
                 self._go_on(process.loop)
         await self._stay()
         await self._all_end()
+        if self.published is not None:
+            await self.published.ends()
         self.log("over")
         self._over = True
         self.auditor.finish()
@@ -250,8 +279,12 @@ class LinkSimulation(Simulation):
         self.auditor.nothing_waits(patience=300, kind="activity")
         self.auditor.mended()
 
+    def _processes(self) -> list[Any]:
+        others = [] if self.published is None else self.published.workers
+        return [*self.nodes, *self.workers, *others]
+
     def _leave(self) -> None:
-        processes: list[Any] = [*self.nodes, *self.workers]
+        processes = self._processes()
         for process in processes:
             process.life.alive = False
             process.bury()
@@ -273,6 +306,7 @@ class LinkSimulation(Simulation):
 
         patches: list[tuple[Any, str, Any]] = [
             (serving, "open_store", opened),
+            (serving, "is_server", lambda path: self.linked),
             (serving, "Machine", partial(Machine, limits=Sizes(payload_size=PAYLOAD))),
             (worker_link, "random", dice.random),
             (report_queue, "BATCH_BYTES", TOGETHER),
@@ -286,6 +320,7 @@ class LinkSimulation(Simulation):
             (host, "time", None),
             (people, "Grammar", LinkGrammar),
             (group, "FEW", 1),  # groups of a few members already have windows
+            (notices, "REST", 1 if self.linked else notices.REST),  # they are read seldom enough here
         ]
         kept = [(module, name, getattr(module, name)) for module, name, _ in patches]
         for module, name, value in patches:
@@ -297,6 +332,6 @@ class LinkSimulation(Simulation):
                 setattr(module, name, value)
 
     def run(self) -> LinkSimulation:
-        with self.world():
+        with self.world(), nullcontext() if self.published is None else self.published.world():
             super().run()
         return self
