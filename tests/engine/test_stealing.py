@@ -77,3 +77,25 @@ def test_tasks_that_nobody_can_run_are_in_nobodys_way() -> None:
             return now() - began
 
     assert run(1, story) < 3
+
+
+def test_a_paused_run_of_another_process_is_left_alone_until_it_goes_on() -> None:
+    async def story(_: object) -> tuple[int, float]:
+        disk, loads = Disk(), list[int]()
+        now = asyncio.get_running_loop().time
+        async with OnDisk(disk, 1, []) as owner, OnDisk(disk, 2, [count, add_one]) as helper:
+            await shared(owner, helper)
+            id = of(owner, 0)
+            await owner.start("count", id)
+            await owner.handle(count, id).pause()
+            load = helper.engine.store.load
+            helper.engine.store.load = lambda key: loads.append(key) or load(key)  # type: ignore[method-assign]
+            await asyncio.sleep(60)
+            before, began = len(loads), now()
+            await owner.handle(count, id).unpause()
+            assert await helper.handle(count, id).result() == STEPS
+            return before, now() - began
+
+    loads, took = run(1, story)
+    assert loads <= 5
+    assert took < 3, "it is taken again like any other"

@@ -6,11 +6,14 @@ under a lease with an end. Everything that hands tasks over faster may fail: thi
 
 A process from which a task was taken like this has no worker for its queue. For a while its other tasks of that queue are taken
 as soon as they are seen, and are looked for often: a run of many steps would wait for a second at each of them.
+
+The tasks of a paused run are ready, too, and cannot be taken. Its instance is left alone until it has another decision.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from backstay.engine.engine import Engine
 from backstay.engine.periodic import PeriodicJob
@@ -26,6 +29,11 @@ WAITED: Micros = SECOND  # for a task of another shard, before it is taken
 WITHOUT: Micros = 10 * SECOND  # for so long an owner counts as without a worker
 PAGE = 100
 PAGES = 10  # in one look
+UNREADABLE: Micros = 10 * SECOND  # for so long an instance is left alone that could not be read
+LEFT_ALONE = 10_000  # instances of which it is remembered
+
+_Owner = tuple[int | None, str, str]
+"""A process, and a queue of a namespace."""
 
 
 class Stealing:
@@ -35,7 +43,9 @@ class Stealing:
         self._engine = engine
         self._owner_of = owner_of
         # Owners without a worker for a queue of a namespace, and until when that counts.
-        self._without: dict[tuple[int | None, str, str], Micros] = {}
+        self._without: dict[_Owner, Micros] = {}
+        self._paused: dict[int, int] = {}  # instances whose run is paused, and their last decisions
+        self._unreadable: dict[int, Micros] = {}  # instances, and until when they are left alone
         self._after: ReadyPosition | None = None  # where the next look begins
         self._job = PeriodicJob(engine.world, "steal", self.steal)
 
@@ -52,6 +62,7 @@ class Stealing:
         matching = engine.matching
         now = engine.world.now()
         self._without = {queue: until for queue, until in self._without.items() if now < until <= now + WITHOUT}
+        self._unreadable = {key: until for key, until in self._unreadable.items() if now < until <= now + UNREADABLE}
         self._job.interval = SOON if self._without else EVERY
         if engine.down is not None or engine.owns_all:
             return
@@ -63,15 +74,23 @@ class Stealing:
             now = engine.world.now()
             more = len(page) == PAGE and page[-1].available_at <= now
             self._after = (page[-1].available_at, page[-1].workflow, page[-1].id) if more else None
-            self._take([task for task in page if _ready_at(task) <= now], now)
+            await self._go_on({task.workflow for task in page})
+            self._take([task for task in page if _ready_at(task) <= now], engine.world.now())
             if not more:
                 return
+
+    async def _go_on(self, instances: set[int]) -> None:
+        """Forget that a run is paused if something has happened since."""
+        paused = {key: self._paused[key] for key in instances if key in self._paused}
+        for key in await self._engine.store.moved(paused) if paused else ():
+            self._paused.pop(key, None)
 
     def _take(self, waiting: Sequence[Task], now: Micros) -> None:
         engine = self._engine
         start = engine.world.ids.serial() % (len(waiting) or 1)  # not where others begin
         for task in (*waiting[start:], *waiting[:start]):
-            if engine.owns(task.workflow) or not self._is_free_for(task):
+            key = task.workflow
+            if engine.owns(key) or key in self._paused or key in self._unreadable or not self._is_free_for(task):
                 continue
             shard = task.workflow & (len(engine.owned) - 1)
             owner = self._owner_of(shard), task.routing.namespace, task.routing.queue
@@ -79,10 +98,19 @@ class Stealing:
             if missing > 0 and owner not in self._without:
                 self._job.interval = max(SOON, min(self._job.interval, missing))
                 continue
-            if missing <= 0:
-                self._without.setdefault(owner, now + WITHOUT)
-                self._job.interval = SOON
-            engine.submit(task.workflow, Offer(task_id=task.id, steals=True), again=False)
+            offered = partial(self._offered, key, owner if missing <= 0 else None)
+            engine.submit(key, Offer(task_id=task.id, steals=True), offered, again=False)
+
+    def _offered(self, key: int, waited: _Owner | None, paused_at: int | None, error: BaseException | None) -> None:
+        """A task of this instance was offered. `waited`: for too long, because this owner had no worker for it."""
+        now = self._engine.world.now()
+        if error is not None:
+            _remember(self._unreadable, key, now + UNREADABLE)
+        elif paused_at is not None:
+            _remember(self._paused, key, paused_at)
+        elif waited is not None:
+            self._without.setdefault(waited, now + WITHOUT)
+            self._job.hurry(SOON)
 
     def _is_free_for(self, task: Task) -> bool:
         matching = self._engine.matching
@@ -92,6 +120,12 @@ class Stealing:
             ):
                 return True
         return matching.has_taker(lane_of(task))
+
+
+def _remember(left_alone: dict[int, int], key: int, value: int) -> None:
+    left_alone[key] = value
+    if len(left_alone) > LEFT_ALONE:
+        del left_alone[next(iter(left_alone))]
 
 
 def _ready_at(task: Task) -> Micros:

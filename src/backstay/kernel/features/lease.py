@@ -130,8 +130,12 @@ def claim_status(
 
 
 def offer(turn: Turn, message: Offer) -> None:
-    if message.task_id in turn.instance.tasks and not message.quiet:
+    """The reply is the last decision of an instance whose run is paused: until the next one, no worker gets its tasks."""
+    instance = turn.instance
+    if message.task_id in instance.tasks and not message.quiet:
         turn.to_offer.append(message.task_id)
+    if instance.run is not None and not pause.allows(instance.run):
+        turn.reply = instance.last_decision
 
 
 def release(turn: Turn, message: Release) -> None:
