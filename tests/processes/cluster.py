@@ -212,6 +212,12 @@ class Cluster:
         self._blow(f"continue {node.name}")
         node.go_on()
 
+    async def fail_over(self) -> None:
+        """The standby takes over from the server in charge, which is gone."""
+        await self.database.fail_over()
+        if self._pooler is not None:
+            self._pooler.follow(self.database)
+
     def restart_a_worker(self) -> None:
         name = next(name for name in self.workers if name.startswith("ours"))
         self._blow(f"kill -9 the worker {name}")

@@ -157,18 +157,26 @@ class Pooler:
     def __init__(self, database: Database, mode: str) -> None:
         self._place = Path(tempfile.mkdtemp(prefix="hf-pooler-"))
         self._place.chmod(0o777)  # it does not run as root
-        port = free_port()
-        server = f"host=127.0.0.1 port={database.ports[database.primary]} dbname=postgres user=postgres"
-        (self._place / "pgbouncer.ini").write_text(
-            f"[databases]\npostgres = {server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n"
-            f"unix_socket_dir =\nauth_type = any\npool_mode = {mode}\ndefault_pool_size = 80\nmax_client_conn = 200\n"
-            f"logfile = {self._place}/log\n"
-        )
+        self._port, self._mode = free_port(), mode
+        self._settle(database)
         who = ["-u", "nobody"] if os.getuid() == 0 else []
         assert PGBOUNCER is not None
         command = [PGBOUNCER, "-q", *who, str(self._place / "pgbouncer.ini")]
         self._process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        self.url = f"postgresql://postgres@127.0.0.1:{port}/postgres?"
+        self.url = f"postgresql://postgres@127.0.0.1:{self._port}/postgres?"
+
+    def follow(self, database: Database) -> None:
+        """Another server is in charge, as who operates a pooler tells it after a failover."""
+        self._settle(database)
+        self._process.send_signal(signal.SIGHUP)
+
+    def _settle(self, database: Database) -> None:
+        server = f"host=127.0.0.1 port={database.ports[database.primary]} dbname=postgres user=postgres"
+        (self._place / "pgbouncer.ini").write_text(
+            f"[databases]\npostgres = {server}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self._port}\n"
+            f"unix_socket_dir =\nauth_type = any\npool_mode = {self._mode}\ndefault_pool_size = 80\n"
+            f"max_client_conn = 200\nlogfile = {self._place}/log\n"
+        )
 
     def end(self) -> None:
         self._process.terminate()

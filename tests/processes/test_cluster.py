@@ -137,7 +137,7 @@ async def promote_the_standby(cluster: Cluster) -> None:
     while until(deadline):
         await cluster.database.follow()
         await calm()
-        await cluster.database.fail_over()
+        await cluster.fail_over()
         await asyncio.to_thread(cluster.wait_ready)
         await calm()
 
@@ -176,21 +176,20 @@ async def kill_workers(cluster: Cluster) -> None:
         await calm()
 
 
-@pytest.mark.parametrize(
-    "faults",
-    [
-        nothing,
-        kill_nodes,
-        stop_nodes,
-        cut_links,
-        kill_the_database,
-        restart_one_by_one,
-        join_and_leave,
-        promote_the_standby,
-        pytest.param(kill_workers, marks=pytest.mark.skipif(not LONG, reason="its activities wait for ten seconds")),
-    ],
-    ids=lambda faults: faults.__name__,
-)
+STORIES = [
+    nothing,
+    kill_nodes,
+    stop_nodes,
+    cut_links,
+    kill_the_database,
+    restart_one_by_one,
+    join_and_leave,
+    promote_the_standby,
+    pytest.param(kill_workers, marks=pytest.mark.skipif(not LONG, reason="its activities wait for ten seconds")),
+]
+
+
+@pytest.mark.parametrize("faults", STORIES, ids=lambda faults: faults.__name__)
 def test_work_goes_on(faults: Faults, cluster: Cluster, clusters: list[Cluster]) -> None:
     story = tell(cluster, clusters, faults)
     for kind in ("chain", "box", "published-chain", "published-box"):
@@ -199,12 +198,13 @@ def test_work_goes_on(faults: Faults, cluster: Cluster, clusters: list[Cluster])
 
 @pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
 @pytest.mark.parametrize("mode", POOLERS)
-def test_work_goes_on_behind_a_pooler(mode: str, tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path, 2, pooler=mode)
+@pytest.mark.parametrize("faults", STORIES if LONG else [kill_nodes], ids=lambda faults: faults.__name__)
+def test_work_goes_on_behind_a_pooler(faults: Faults, mode: str, tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, 3 if LONG else 2, pooler=mode)
     clusters = [cluster]
     try:
         cluster.start()
-        assert tell(cluster, clusters, kill_nodes).completed["published-box"] > 0
+        assert tell(cluster, clusters, faults).completed["published-box"] > 0
     finally:
         for running in clusters:
             running.end()
