@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakSet
@@ -488,9 +488,10 @@ class Engine:
             self.discard_cached(entry)
         return True
 
-    def ended_elsewhere(self, leases: Sequence[Task]) -> None:
-        """Another process has ended these leases: their queues and the slots of their workers are free here, too."""
-        workers = self.matching.remote_workers.ended_elsewhere(leases)
+    def ended_elsewhere(self, leases: Sequence[Task], tasks: Mapping[str, Task]) -> None:
+        """Another process has ended these leases: their queues and the slots of their workers are free here, too. `tasks`:
+        what is so now."""
+        workers = self.matching.remote_workers.ended_elsewhere(leases, tasks)
         self.dispatcher.serve_freed([queue_of(task) for task in leases], workers)
 
     def submit_later(self, key: int, message: Message) -> None:

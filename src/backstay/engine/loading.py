@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from backstay.engine.cache import Cache, CachedInstance, Reply
@@ -36,7 +36,7 @@ class LoadingEngine(Submits, Protocol):
     down: Unavailable | None
 
     def owns(self, key: int) -> bool: ...
-    def ended_elsewhere(self, leases: Sequence[Task]) -> None: ...
+    def ended_elsewhere(self, leases: Sequence[Task], tasks: Mapping[str, Task]) -> None: ...
     def submit_later(self, key: int, message: Message) -> None: ...
     def decide(self, entry: CachedInstance, message: Message, reply: Reply | None, again: bool) -> None: ...
     def keep_or_evict(self, entry: CachedInstance) -> None: ...
@@ -170,7 +170,7 @@ class Loading:
         for message, reply, again in waiting:
             self._engine.decide(entry, message, reply, again)
         if ended:
-            self._engine.ended_elsewhere(ended)
+            self._engine.ended_elsewhere(ended, entry.instance.tasks)
         if not entry.inflight:
             self._engine.keep_or_evict(entry)
 

@@ -172,20 +172,24 @@ class RemoteWorkers:
                 freed[worker] = None
         return freed
 
-    def ended_elsewhere(self, leases: Iterable[Task]) -> Collection[RemoteWorker]:
-        """Free the slots of leases that another process has ended, and return the workers of those slots.
+    def ended_elsewhere(self, leases: Iterable[Task], tasks: Mapping[str, Task]) -> Collection[RemoteWorker]:
+        """Free the slots of leases that another process has ended, and return the workers of those slots. `tasks`: what is
+        so now.
 
-        A worker may report to another node than the one that counts its task: when the node that gave it is gone.
+        A worker may report to another node than the one that counts its task: when the node that gave it is gone. One that has
+        not reported is told that its attempt is over, unless it has the next one from another node.
         """
         freed: dict[RemoteWorker, None] = {}
         for task in leases:
             worker = self.by_task.get(task.id)
             if worker is None:
                 continue
-            held = worker.held[task.id]
+            held, now = worker.held[task.id], tasks.get(task.id)
             if (held.state, held.attempt) == ("leased", task.attempt):
                 self.release(task.id)
                 freed[worker] = None
+                if task.kind == "activity" and (now is None or now.owner != worker.owner):
+                    worker.withdrawn(task.id)
         return freed
 
     # -- where live code is
