@@ -4,7 +4,8 @@
     python bench/postgresql_peers.py --rounds 3      interleaved rounds; medians are printed
 
 The server is one of this run's own, with `fsync` and `synchronous_commit` on. The peers are found as `run.py` finds its own.
-The CPU is that of all processes, PostgreSQL's included: read the ratios.
+The CPU is that of all processes, PostgreSQL's included: read the ratios. The steps of the peers are `async` functions, which need
+no thread; Backstay runs both kinds, and has a ratio for each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from tests.processes.database import Database
 
+OURS = {"threads": [], "async": ["--async-activities"]}
 PEERS = {"DBOS": ("core", "peer_dbos.py"), "Absurd": ("absurd", "peer_absurd.py")}
 # The last one: the floor as a ratio to the faster peer.
 FIGURES = [
@@ -34,7 +36,8 @@ SETTINGS = {"shared_buffers": "128MB", "max_connections": "200", "autovacuum": "
 
 def commands(port: int, size: list[str]) -> dict[str, list[str]]:
     url = f"postgresql://postgres@127.0.0.1:{port}/"
-    found = {"Backstay": [sys.executable, str(HERE / "peer_backstay.py"), "--db", f"{url}postgres", *size]}
+    ours = [sys.executable, str(HERE / "peer_backstay.py"), "--db", f"{url}postgres", *size]
+    found = {name: [*ours, *more] for name, more in OURS.items()}
     for name, (environment, script) in PEERS.items():
         python = HOME / "venvs" / environment / "bin" / "python"
         if python.exists():
@@ -45,16 +48,17 @@ def commands(port: int, size: list[str]) -> dict[str, list[str]]:
 
 
 def table(results: dict[str, dict[str, dict[str, float]]]) -> None:
-    print(f"\n{'':28}" + "".join(f"{name:>12}" for name in results) + f"{'ratio':>9}   floor")
+    print(f"\n{'':28}" + "".join(f"{name:>12}" for name in results) + "   against the faster peer")
     for label, workload, field, floor in FIGURES:
-        values = [found.get(workload, {}).get(field, float("nan")) for found in results.values()]
-        line = f"{label:28}" + "".join(f"{value:12.2f}" for value in values)
-        if len(values) > 1:
+        values = {name: found.get(workload, {}).get(field, float("nan")) for name, found in results.items()}
+        line = f"{label:28}" + "".join(f"{value:12.2f}" for value in values.values())
+        peers = [value for name, value in values.items() if name not in OURS]
+        if peers:
             less = field == "cpu_ms_per_op"
-            ratio = min(values[1:]) / values[0] if less else values[0] / max(values[1:])
-            line += f"{ratio:8.1f}x"
+            ratios = {name: min(peers) / values[name] if less else values[name] / max(peers) for name in OURS}
+            line += "   " + ", ".join(f"{name} {ratio:.1f}x" for name, ratio in ratios.items())
             if floor is not None:
-                line += f"   {floor}x {'ok' if ratio >= floor else 'BELOW'}"
+                line += f"   floor {floor}x: {'ok' if ratios['async'] >= floor else 'BELOW'}"
         print(line)
 
 
