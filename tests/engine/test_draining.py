@@ -50,3 +50,22 @@ def test_a_process_that_drains_goes_on_with_it_after_it_was_taken_for_dead() -> 
             await shared(stays, drains)
 
     run(1, story)
+
+
+def test_a_process_that_drains_takes_over_if_nobody_else_is_left() -> None:
+    """Work that waits is worse than a process that cannot be stopped yet."""
+
+    async def story(_: object) -> None:
+        disk = Disk()
+        async with OnDisk(disk, 1, []) as dies, OnDisk(disk, 2, []) as drains:
+            await shared(dies, drains)
+            drains._drains.start()
+            await wish(dies.engine.world, dies.store, drains.store.me, True)
+            await eventually(lambda: dies.engine.owns_all, "it has handed over what it had")
+            disk.ownership.writers[dies.store.me].session = False
+            dies._node.stop()
+            await eventually(lambda: drains.engine.owns_all, "nobody else could")
+            async with OnDisk(disk, 3, []) as begins:
+                await eventually(lambda: begins.engine.owns_all, "it drains as soon as another is there")
+
+    run(1, story)

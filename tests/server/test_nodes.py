@@ -295,3 +295,18 @@ async def test_a_node_without_an_address_is_warned_of_if_others_are_there(
                 await until(lambda: bool(second.server.node.shards.others))
                 say_if_nobody_can_call(second.server)
                 assert said() == ["INFO", "WARNING"]
+
+
+async def test_two_older_nodes_that_begin_together_are_both_refused(postgresql_url: str) -> None:
+    """Neither is proof for the other that something may still be read."""
+    async with serving(store=postgresql_url, still=False) as new:
+        new.server.node.facts = replace(new.server.node.facts, level=2)
+        await until(lambda: levels(new) == [2])
+
+        async def begins() -> None:
+            async with serving(store=postgresql_url, still=False):
+                pass
+
+        found = await asyncio.gather(begins(), begins(), return_exceptions=True)
+        assert [type(one) for one in found] == [IncompatibleStore] * 2
+        await until(lambda: new.server.engine.owns_all)

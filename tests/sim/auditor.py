@@ -306,7 +306,8 @@ class Auditor:
 
     def checkpoint(self) -> None:
         sim = self.sim
-        self.must(not ledger.twice, "I4 no attempt runs twice", ledger.twice)
+        twice = [id for id in ledger.twice if not sim.amnesia.is_of(id)]
+        self.must(not twice, "I4 no attempt runs twice", twice)
         touched, self.touched = sorted(self.touched), set()  # of what has not moved, nothing new is to be learned
         for key in touched:
             if key in sim.damaged:
@@ -373,6 +374,8 @@ class Auditor:
 
     def waited_in_vain(self, told: Told) -> None:
         """Nobody told an end that came while it was waited for. Where there is one node, that is the one that ends runs."""
+        if told.forgotten:
+            return
         row = self.sim.disk.workflows[self.sim.disk.names["default", told.id]]
         ended = self.runs[row.run or 0].closed_when
         if self.sim.places == 1 and row.key not in self.sim.damaged:
@@ -383,7 +386,9 @@ class Auditor:
 
     def _has_come(self, key: int, topic: str) -> bool:
         row = self.sim.disk.workflows.get(key)
-        if row is None or row.run is None:
+        if row is None:
+            return key in self.sim.amnesia.instances  # it is gone, and who waits for it must hear that
+        if row.run is None:
             return False
         if topic == ENDED:
             return self.runs[row.run].closed is not None
@@ -537,6 +542,8 @@ class Auditor:
 
     def answered(self, told: Told, verb: str, request_id: str) -> None:
         """Nobody is answered ahead of the commit: whatever was acknowledged is on disk by now."""
+        if told.forgotten:
+            return
         key = self.sim.disk.names.get(("default", told.id))
         records = [] if key is None else self.sim.disk.commands.get(key, [])
         there = any(record.request_id == request_id for record in records)
@@ -544,7 +551,7 @@ class Auditor:
 
     def said(self, told: Told, token: str) -> None:
         """The same of a signal without a request id: it is on disk, and once."""
-        if told.damaged:
+        if told.damaged or told.forgotten:
             return
         row = self.sim.disk.workflows[self.sim.disk.names["default", told.id]]
         history = self.history_of(told.id)
@@ -559,6 +566,8 @@ class Auditor:
 
     def thanked(self, attempt_id: str, worker: str) -> None:
         """A worker that was told its attempt counts finds its end in history."""
+        if self.sim.amnesia.is_of(attempt_id):
+            return
         run = self.sim.disk.run_ids[attempt_id.partition("-")[0]]
         if self.sim.disk.runs[run].workflow in self.sim.damaged:
             return
@@ -572,6 +581,8 @@ class Auditor:
 
     def told_over(self, attempt_id: str, worker: str) -> None:
         """A worker that was told that its attempt is over finds in history why, on disk and by one of the clocks."""
+        if self.sim.amnesia.is_of(attempt_id):
+            return
         run_id, step, number = attempt_id.split("-")
         run = self.sim.disk.run_ids[run_id]
         if self.sim.disk.runs[run].workflow in self.sim.damaged:
@@ -594,7 +605,7 @@ class Auditor:
     def watch_refusals(self, engine: Engine) -> None:
         """What is refused is so on disk when it is to be told, or when it is told."""
         answer, tell = engine._answer, engine._refusals.tell
-        rows = self.sim.disk.workflows
+        disk = self.sim.disk
 
         def watch(entry: CachedInstance, reply: Reply | None, value: Any, error: BaseException | None) -> Reply | None:
             if reply is None or not entry.on_disk or not is_refusal(value, error):
@@ -603,16 +614,17 @@ class Auditor:
             key, decided_on = entry.instance.key, entry.instance.last_decision
 
             def is_so(last: int) -> bool:
-                return key in rows and rows[key].last_decision == last
+                row = disk.workflows.get(key)
+                return row is not None and row.last_decision == last
 
             waits = entry.inflight > 0  # for commits, and is told what is so after them
             was_so = not waits and is_so(decided_on)
 
-            def told(value: Any, error: BaseException | None) -> None:
-                if is_refusal(value, error):
+            def told(said: Any, raised: BaseException | None) -> None:
+                if said is value and raised is error:  # what is decided again may come with a commit, whose guard holds
                     so = was_so or is_so(entry.instance.last_decision if waits else decided_on)
                     self.must(so, "S5 a refusal is true of the row", (entry.instance.name, error or value))
-                asked(value, error)
+                asked(said, raised)
 
             told.asked = asked  # type: ignore[attr-defined]
             return told
@@ -631,6 +643,8 @@ class Auditor:
         engine._refusals.tell = watched_tell  # type: ignore[method-assign]
 
     def outcome_seen(self, told: Told, value: Any) -> None:
+        if told.forgotten:
+            return
         before = self.seen.setdefault(told.id, value)
         self.must(before == value, "an outcome does not change", (told.id, before, value))
         wrong = disagreement(told.program, value)
@@ -661,14 +675,15 @@ class Auditor:
             if not self.checks["I15 an export reads back the same"] or row.workflow_id == sim.told[-1].id:
                 self.export(loaded)
         self.done_once()
-        self.must(not ledger.too_often, "I4 what may be begun so often is begun no more", ledger.too_often)
+        too_often = [one for one in ledger.too_often if not sim.amnesia.is_of(one[0])]
+        self.must(not too_often, "I4 what may be begun so often is begun no more", too_often)
         left = sim.undelivered()
         self.must(not left, "I9 every send is taken", left[:2])
         self.chains()
         self.families()
         self.schedules.finish()
         for told in sim.told:
-            if told.started and not told.damaged:
+            if told.started and not told.damaged and not told.forgotten:
                 self.told(told)
 
     def done_once(self) -> None:
@@ -725,6 +740,7 @@ class Auditor:
                 child = disk.run_ids.get(entry.event.child_workflow_run_id)
                 ends = [] if child is None else [e for e in disk.history(self.machine.kinds, child) if e.type in CLOSES]
                 same = len(ends) == 1 and ends[0].event.output == entry.event.output  # type: ignore[attr-defined]
+                same = same or self.sim.amnesia.may_be_told_of(entry.event.child_workflow_instance_id)
                 self.must(same, "I10 the parent's record is the child's end", (run, entry.event))
 
     def told(self, told: Told) -> None:
@@ -775,6 +791,8 @@ class Auditor:
     def noted(self, told: Told) -> tuple[int, int]:
         """The current run of an instance, and how many notes it has been sent."""
         disk = self.sim.disk
+        if told.forgotten:
+            return 0, 0
         row = disk.workflows[disk.names["default", told.id]]
         run = row.run or 0
         held: list[Any] = [event for event, _ in row.buffered_events]
@@ -784,6 +802,8 @@ class Auditor:
 
     def moves(self, told: Told) -> bool:
         """Whether the code of an instance deals with what it is sent: nothing has ever kept it from that."""
+        if told.forgotten:
+            return False
         key = self.sim.disk.names["default", told.id]
         hindered = told.away or told.damaged or key in self.halted or key in self.sim.sabotaged
         return not hindered and self.runs[self.sim.disk.workflows[key].run or 0].closed is None

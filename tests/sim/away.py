@@ -133,6 +133,8 @@ class AwayWorker:
         self._done: asyncio.Future[None] | None = None
         self._busy = 0
         self._reported: dict[int, str] = {}  # run -> the task of it that this worker had last
+        self._stood: dict[int, int] = {}  # run -> the checksum of the last event that its code was shown
+        self._recorded: set[str] = set()  # tasks whose decisions are in history, as this worker was told
         sim.log(f"{self.label} begins")
         for poller in (self._code(), self._activities(), self._activities()):
             self.world.spawn(poller, "poll")
@@ -220,15 +222,16 @@ class AwayWorker:
         await self._done
 
     def _forget_what_others_moved(self, task: WorkflowAssignment, history: list[Recorded]) -> None:
-        """Live code goes on only from where it stands: what code elsewhere has decided meanwhile it did not decide itself."""
+        """Live code goes on only from where it stands: what code elsewhere has decided meanwhile it did not decide itself, and
+        what it has decided is in history, unless the database has forgotten that."""
         live_run = self.executor._live_runs.get(task.run_key)
         mine = self._reported.pop(task.run_key, None)
-        if live_run is not None and any(
-            entry.sequence > live_run.position
-            and entry.context.decided_after is not None
-            and entry.context.task_id != mine
-            for entry in history
-        ):
+        since = [] if live_run is None else [entry for entry in history if entry.sequence > live_run.position]
+        gone = self._stood.get(task.run_key) not in [None, *(entry.checksum for entry in history)]
+        self._stood[task.run_key] = history[-1].checksum
+        decided = {entry.context.task_id for entry in since if entry.context.decided_after is not None}
+        gone = gone or (mine in self._recorded and mine not in decided)
+        if live_run is not None and (gone or decided - {mine}):
             self.executor.forget(task.run_key)
         self._reported[task.run_key] = task.task.id
 
@@ -285,6 +288,7 @@ class AwayWorker:
             if isinstance(request, ask.CompleteTask):
                 mine = value is not None and value.workflow_task_attempt == request.workflow_task_attempt
                 self.sim.auditor.must(mine, "I4 whose attempt counts is in history", (request.task_id, value))
+                self._recorded.add(request.task_id)
             elif (
                 isinstance(request, ask.CompleteActivityTask | ask.FailActivityTask)
                 and value is not None

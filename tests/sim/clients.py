@@ -122,6 +122,7 @@ class Told:
         self.added: dict[int, Any] = {}  # what acknowledged updates answered
         self.paused = False
         self.damaged = False
+        self.forgotten = False  # the database has lost something of it that clients may have been told
         self.away = False  # its code runs in workers elsewhere
 
 

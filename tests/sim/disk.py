@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any
@@ -69,6 +70,11 @@ READS = (
     *("runs", "run", "commands", "command", "sends", "awaiting"),
 )
 """The verbs of a store that only look."""
+
+
+PLAIN = ("workflows", "names", "runs", "run_ids", "sends", "notices", "registry", "registry_version")
+NESTED = ("events", "tasks", "commands")
+"""The tables, and those that are kept by instance or run."""
 
 
 class RecordedAlready(StoreError):
@@ -149,6 +155,20 @@ class Disk:
         for overtaken in self.overtaken.pop(row.key, ()):
             overtaken()
         return True
+
+    def saved(self) -> dict[str, Any]:
+        """All rows as they are now, for `restore`."""
+        plain = {name: copy(getattr(self, name)) for name in PLAIN}
+        nested = {name: {key: copy(rows) for key, rows in getattr(self, name).items()} for name in NESTED}
+        return {**plain, **nested, "views": self.views.copy(), "owners": self.ownership.saved()}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """All rows as they were."""
+        for name in (*PLAIN, *NESTED, "views"):
+            setattr(self, name, saved[name])
+        self.ownership.restore(saved["owners"])
+        self._verified.clear()
+        self.version += 1
 
     def within(self, shards: Sequence[int] | None) -> Callable[[int], bool]:
         """Whether the shard of a key is one of these; None: of all."""
@@ -260,6 +280,10 @@ class MemoryStore(OwnershipStore, ViewStore):
         self._down = True
         self.row.session = False
 
+    def fail_over(self) -> None:
+        """Another server has taken the place of the one that this process was connected to."""
+        self._cut = True
+
     def lose_answer(self, decisions: Sequence[Decision]) -> bool:
         """Whether a commit that nobody heard of may still be to come."""
         return False
@@ -270,7 +294,7 @@ class MemoryStore(OwnershipStore, ViewStore):
         if error is None:
             self._down = False
             self._version = -1
-            self.reconnect()
+            error = self.reconnect()
         return error
 
     def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:

@@ -155,6 +155,10 @@ class DistantStore(MemoryStore):
         if not self._unknown:
             self._may_be_fenced()
 
+    def fail_over(self) -> None:
+        super().fail_over()
+        self._unknown = ()  # the server that had it is gone
+
     def _may_be_fenced(self) -> None:
         faults = self._node.sim.faults
         if "falsely dead" in faults.on and not faults.calm and self._way.chance():

@@ -35,6 +35,7 @@ CHANCES: dict[str, float] = {
     "conflict": 0.04,  # somebody else's commit came first
     "read error": 0.003,
     "power cut": 0.004,  # on files only: all die at once, and of the last commit a part is on disk
+    "amnesia": 0.02,  # in one of eight seeds: a failover, and the last commits are gone; see amnesia.py
     "far database": 1.0,  # in a third of the seeds: it takes time to ask and to be answered, see distant.py
     "deaf": 0.1,  # nobody ever notices another node's commits, to the end
     "missed notice": 0.1,  # another node's commit goes unnoticed this time
@@ -48,6 +49,8 @@ CHANCES: dict[str, float] = {
     "join": 0.03,  # another node joins, and leaves after a while
     "hand-over interrupted": 0.1,  # who hands over dies in the middle of it
     "database clock": 0.02,  # somebody sets it
+    "node drain": 0.1,  # in a third of the seeds: an operator asks a node to hand over its shards, and takes that back or not
+    "older level": 0.3,  # in a quarter of the seeds: a node is of a release that reads less than the others
     # links between nodes, in half of the seeds
     "links cut": 0.1,  # none of them ever leads anywhere, to the end
     "link lost": 0.03,  # a request does not arrive
@@ -86,11 +89,15 @@ CHANCES: dict[str, float] = {
 
 CLASSES = tuple(CHANCES)
 
+SHARES = {"amnesia": 1 / 8, "node drain": 1 / 3, "older level": 1 / 4}
+"""Faults that only some seeds have, and how many."""
+
 HARMLESS = {"conflict", "slow commit", "evicted", "stall", "late report", "request late", "request twice", "poison"}
 HARMLESS |= {"far database", "link late", "link twice"}
 """Faults that cost no answer."""
 
 GENTLE = HARMLESS | {"store down", "disk full", "busy", "request lost", "reply lost", "missed notice"}
+GENTLE |= {"node drain", "older level"}
 GENTLE |= {"storm", "stale map", "no evidence", "links cut", "link lost", "link answer lost", "link one-way"}
 """Faults after which nothing has to be done again."""
 
@@ -128,12 +135,19 @@ class Faults:
             name: self.swarm.chance(kinds.chances[name], kinds.deadly.get(name, 0.7), dice)
             for name, dice in self._dice.items()
         }
+        for name, share in SHARES.items():
+            if Random(f"{seed}:has {name}").random() >= share:
+                self.chances[name] = 0
 
     def fires(self, name: str) -> bool:
         if self.calm or name not in self.on or self._dice[name].random() >= self.chances[name]:
             return False
         self.fired[name] += 1
         return True
+
+    def has(self, name: str) -> bool:
+        """Whether this fault may fire here."""
+        return name in self.on and self.chances[name] > 0
 
     def dice(self, name: str) -> Random:
         return self._dice[name]

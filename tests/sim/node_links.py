@@ -106,6 +106,7 @@ class NodeNetwork:
         verb = nodes.OF[type(request)]
         call = Call(caller, owner, loop.create_future())
         body = nodes.encode(request)
+        forgot = sim.amnesia.times
         self.calls[call] = None
         try:
             await asyncio.sleep(self._dice.choice(WAYS))
@@ -134,7 +135,8 @@ class NodeNetwork:
         finally:
             self.calls.pop(call, None)
         answer = verb.decode_reply(said)
-        self._acknowledged(caller, request, answer)
+        if sim.amnesia.times == forgot:
+            self._acknowledged(caller, request, answer)
         sim.done("forwarded")
         return answer
 

@@ -10,9 +10,10 @@ from backstay.kernel.decision import Decision
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
 from backstay.sdk.embedded.app import AsyncBackstay
-from backstay.store import Applied, Ready, Store, Unavailable
+from backstay.store import Applied, IncompatibleStore, Ready, Store, Unavailable
 from backstay.store.ownership import NodeFacts, Ownership
 
+from . import sharing
 from .disk import Seam
 from .node_links import PREFIX, NodeLinks
 from .programs import ACTIVITIES, BUILDS, HELPERS
@@ -88,6 +89,10 @@ class Troubled(Seam):
         self._down_until = self._node.sim.loop.time() + self._faults.dice("store down").choice([0, 0.5, 4, 30])
         done(Applied(down=Unavailable(why)))
 
+    def away(self, length: float) -> None:
+        """The server does not answer for so long."""
+        self._down_until = self._node.sim.loop.time() + length
+
     def probe(self, store: Any) -> Unavailable | None:
         return Unavailable("still down") if self._node.sim.loop.time() < self._down_until else None
 
@@ -130,6 +135,7 @@ class SimBackstay(AsyncBackstay):
         views: bool,
         links: NodeLinks | None,
         address: str,
+        level: int,
     ) -> None:
         room = world.random.choice(world.faults.swarm.rooms)
         super().__init__(
@@ -145,6 +151,7 @@ class SimBackstay(AsyncBackstay):
         self._store = store
         self._to_others = links
         self._address = address
+        self._level = level
 
     def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
         return Ready(self._store(machine))
@@ -154,8 +161,9 @@ class SimBackstay(AsyncBackstay):
 
     def _deployed(self) -> None:
         super()._deployed()
-        if self._to_others is not None:  # before its node is opened
-            self._node.facts = NodeFacts(address=self._address)
+        self._node.facts = NodeFacts(level=self._level)  # before its node is opened
+        if self._to_others is not None:
+            self._node.facts = NodeFacts(address=self._address, level=self._level)
 
 
 class Node:
@@ -167,6 +175,7 @@ class Node:
         self.name = f"n{place}.{generation}{build}"
         self.build = build
         self.opening = True
+        self.first_row = 0  # what it has until it is taken for dead
         self._dies_at: str | None = None  # the step of a hand-over in which it dies
         self.life = Life(sim.faults, self._died)
         skew = sim.ahead
@@ -178,8 +187,11 @@ class Node:
         self._floor_of_keys, self.world.ids.after = self.world.ids.after, self._gains  # type: ignore[method-assign]
         cache = self.world.random.choice([48 << 20, 48 << 20, 20_000, 0])
         links = None if sim.links is None else NodeLinks(sim.links, self)
+        self.level = sharing.level_of(sim)
         known = [*BUILDS[build], *ACTIVITIES, *HELPERS]
-        self.app = SimBackstay(self._connect, self.world, known, cache, sim.views, links, f"{PREFIX}{place}")
+        self.app = SimBackstay(
+            self._connect, self.world, known, cache, sim.views, links, f"{PREFIX}{place}", self.level
+        )
         sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")
 
     def _gains(self, floor: int) -> None:
@@ -202,11 +214,18 @@ class Node:
         except Unavailable as error:
             self.life.die(f"could not open: {error}")
             return
+        except IncompatibleStore as error:
+            self.sim.auditor.ownership.refused(self)
+            self.life.die(f"is refused: {error}")
+            return
         if not self.life.alive:
             return
         self.opening = False
+        self.first_row = self.shards.me
         self.sim.auditor.watch_refusals(self.app.engine)
         self._watch_hand_over()
+        if self.sim.faults.has("node drain"):
+            self.app._drains.start()
         self.sim.log(f"{self.name} is up with {sum(self.app.engine.owned)} shards")
 
     @property

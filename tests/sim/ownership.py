@@ -5,16 +5,21 @@ All verbs are atomic, as a statement is that locks the row of its process first 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.values import KEY_BITS, KEY_EPOCH, Micros
-from backstay.store import Deposed, Unavailable, as_ready
+from backstay.store import Deposed, Forgotten, Unavailable, as_ready
+from backstay.store.forgetting import lost_commits, moved, went_back
 from backstay.store.ownership import SHARDS, SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 
 if TYPE_CHECKING:
     from .disk import Disk, Seam
+
+
+log = logging.getLogger("backstay.store")
 
 
 class WriterRow:
@@ -27,6 +32,10 @@ class WriterRow:
         self.heard = heard  # by the clock of the database
         self.session = True  # whether the session in which it writes is there
         self.facts: NodeFacts | None = None
+        self.committed = 0  # its last batch
+
+    def copy(self) -> dict[str, Any]:
+        return dict(vars(self))
 
 
 class StoredShard:
@@ -60,6 +69,27 @@ class OwnershipRows:
         row.session = False
         if not self.of(row.id):
             self.writers.pop(row.id, None)
+
+    def retire(self, id: int) -> None:
+        """A process frees what an earlier row of it owns."""
+        row = self.writers.pop(id, None)
+        for shard in self.of(id):
+            self.give(shard, None, 0 if row is None else row.clock)
+
+    def saved(self) -> Any:
+        """As it is now, for `restore`."""
+        writers = {id: (row, row.copy()) for id, row in self.writers.items()}
+        return writers, [dict(vars(shard)) for shard in self.shards]
+
+    def restore(self, saved: Any) -> None:
+        """As it was, for processes that live on. None of their sessions is there any more."""
+        writers, shards = saved
+        self.writers = {}
+        for id, (row, values) in writers.items():
+            vars(row).update(values, session=False)
+            self.writers[id] = row
+        for shard, values in zip(self.shards, shards, strict=True):
+            vars(shard).update(values)
 
     def owner(self, shard: int) -> WriterRow | None:
         """Who owns a shard; None: it is free."""
@@ -100,32 +130,90 @@ class OwnershipStore:
     def enrol(self) -> None:
         self.shards = len(self.disk.ownership.shards)
         self.owned = bytearray(self.shards)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self.row = self.disk.ownership.enrol()
+        self._confirmed = 0  # the last batch that this process was told of
+        self._cut = False  # its session has ended unheard: the next one finds out how this process stands
+        self._forgot: Forgotten | None = None
+        self._known: Sequence[ShardRow] = ()  # what its last look has found
 
     @property
     def me(self) -> int:
         return self.row.id
 
-    def reconnect(self) -> None:
-        """Who was fenced begins again as another; who was not is who it was."""
-        if self.row.fenced:
-            self.row = self.disk.ownership.enrol()
+    def reconnect(self) -> Unavailable | None:
+        """Who was fenced begins again as another, and so does one whose commits are gone, as soon as that is known; who was not
+        is who it was."""
+        before, known = self.row.id, self._forgot is not None
+        try:
+            self._stand()
+        except Forgotten as error:
+            if not known:
+                return error
+            self._begin_anew()
+            self.disk.ownership.retire(before)
+        except Deposed:
+            self._begin_anew()
         self.row.session = True
+        return None
+
+    def _writes(self) -> None:
+        """Before anything is written: there is a session, and if it is a new one, its process may go on."""
+        if self._forgot is not None:
+            raise self._forgot
+        if self._down:
+            raise Unavailable("the connection is lost")
+        if self._cut:
+            self._stand()
+            self.row.session = True
+
+    def _stand(self) -> None:
+        """As PostgreSQL's writer does when it begins a session."""
+        if self._forgot is not None:
+            raise self._forgot
+        rows = self.disk.ownership
+        row = rows.writers.get(self.row.id)
+        how = lost_commits(self._confirmed, None if row is None else row.committed, owns=any(self.owned))
+        if how is not None:
+            raise self.forgotten(how)
+        if self.row.fenced or (row is None and (rows.of(self.row.id) or any(self.owned))):
+            raise Deposed("this process was taken for dead")
+        if row is None:
+            self.row.committed = self._confirmed = 0
+            rows.writers[self.row.id] = self.row
+        self._cut = False
+
+    def forgotten(self, how: str) -> Forgotten:
+        if self._forgot is None:
+            self._forgot = Forgotten(f"the database has lost commits that it had confirmed ({how})")
+            log.error("%s", self._forgot)
+        return self._forgot
 
     def heard(self, decisions: Sequence[Decision]) -> None:
         """A batch shows that its process is alive, and how far its clock is."""
         row = self.row
         row.heard = self.disk.ownership.clock()
+        row.committed = self._confirmed = row.committed + 1
         for decision in decisions:
             minted = [run.key for is_new, run in decision.runs if is_new] + [send.key for send in decision.sends]
             row.clock = max([row.clock, *((key >> KEY_BITS) + KEY_EPOCH for key in minted)])
 
     def deposed(self) -> Unavailable | None:
+        try:
+            self._writes()
+        except Unavailable as error:
+            return error
         return Deposed("this process was taken for dead") if self.row.fenced else None
 
-    def _needs_session(self) -> None:
-        if self._down:
-            raise Unavailable("the connection is lost")
+    def _may_write(self) -> bool:
+        """Whether a statement of this process changes anything: its row is there, and is not fenced."""
+        try:
+            self._writes()
+        except Deposed:
+            return False
+        return not self.row.fenced
 
     @as_ready
     def look(self) -> Ownership:
@@ -137,37 +225,40 @@ class OwnershipStore:
             for row in rows.writers.values()
             if not row.fenced and (row.facts is not None or row.id in owners)
         ]
-        found = Ownership(
-            self.row.id, [shard.seen() for shard in rows.shards], nodes, registry=self.disk.registry_version
-        )
+        shards = [shard.seen() for shard in rows.shards]
+        if went_back(self._known, shards):
+            raise self.forgotten("shards have owners whom they had before")
+        self._known = shards
+        found = Ownership(self.row.id, shards, nodes, registry=self.disk.registry_version)
         return self._seam.looked(self, found)
 
     @as_ready
     def mark(self, facts: NodeFacts, now: Micros) -> bool:
-        self._needs_session()
-        row = self.row
-        if row.fenced:
+        if not self._may_write():
+            if self._forgot is not None:
+                raise self._forgot
             return False
+        row = self.row
         row.facts, row.heard, row.clock = facts, self.disk.ownership.clock(), max(row.clock, now)
         return True
 
     @as_ready
     def claim(self, shards: Sequence[int]) -> dict[int, ShardRow]:
-        self._needs_session()
         rows = self.disk.ownership
-        if self.row.fenced:
+        if not self._may_write():
             return {}
         free = [shard for shard in shards if rows.owner(shard) is None]
         for shard in free:
             rows.give(shard, self.row.id, 0)
-        return {shard: rows.shards[shard].seen() for shard in free}
+        claimed = {shard: rows.shards[shard].seen() for shard in free}
+        self._known = moved(self._known, claimed)
+        return claimed
 
     @as_ready
     def depose(self, node: int, *, gone: bool = False) -> bool:
-        self._needs_session()
         rows = self.disk.ownership
         row = rows.writers.get(node)
-        if self.row.fenced or row is None or row.fenced or not rows.is_dead(row, gone):
+        if not self._may_write() or row is None or row.fenced or not rows.is_dead(row, gone):
             return False
         rows.fence(row)
         self._seam.deposed(self, row)
@@ -175,16 +266,16 @@ class OwnershipStore:
 
     @as_ready
     def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> list[int]:
-        self._needs_session()
+        if not self._may_write():
+            return []
         self._seam.hands_over(self)
         rows, row = self.disk.ownership, self.row
-        if row.fenced:
-            return []
         row.clock = max(row.clock, now)
         heir = rows.writers.get(to or 0)
         given = [shard for shard in shards if rows.shards[shard].owner == row.id]
         for shard in given:
             rows.give(shard, None if heir is None or heir.fenced else heir.id, row.clock)
+        self._known = moved(self._known, {shard: rows.shards[shard].seen() for shard in given})
         self._seam.handed_over(self, given)
         return given
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.values import KEY_BITS, KEY_EPOCH
+
+from .sharing import NEWER
 
 if TYPE_CHECKING:
     from .ownership import WriterRow
@@ -16,6 +19,9 @@ SETTLED = 25.0
 """Seconds of calm within which every shard has an owner: here everybody looks every two seconds only."""
 
 Pair = tuple[int, str, str]
+
+COMMITTED = ("_endless", "_last", "_made", "_pairs")
+"""What is known of what was committed."""
 
 
 class OwnershipLaws:
@@ -29,6 +35,13 @@ class OwnershipLaws:
         self._lost: set[Pair] = set()
         self._excused: set[int] = set()  # senders for whom a guest with another clock has sent something
 
+    def saved(self) -> Any:
+        return deepcopy({name: getattr(self, name) for name in COMMITTED})
+
+    def restore(self, saved: Any) -> None:
+        for name, value in saved.items():
+            setattr(self, name, value)
+
     # -- after every commit
 
     def authored(self, decision: Decision, writer: int, told: bool) -> None:
@@ -40,16 +53,46 @@ class OwnershipLaws:
         shard = key & (len(rows.shards) - 1)
         owner = rows.owner(shard)
         about = (decision.instance.workflow_id, f"shard {shard}", f"by {writer}", owner and owner.id)
-        self._must(told or owner is author, "S1 who commits without a notice owns the shard", about)
+        # Who owned it before the database forgot that finds it out at its next look; until then guards hold.
+        unaware = self._sim.amnesia.unaware(writer)
+        self._must(told or unaware or owner is author, "S1 who commits without a notice owns the shard", about)
         self._must(not author.fenced, "S2 nobody who is fenced commits", about)
+        if self._sim.faults.has("older level"):
+            self._writes_what_all_can_read(author)
         for change in decision.tasks:
             task = change.task
             if task is None or task.state != "leased" or task.until is not None:
                 self._endless = {lease for lease in self._endless if lease[0] != change.task_id}
             elif (task.id, task.attempt) not in self._endless:
                 self._endless.add((task.id, task.attempt))
-                holds = owner is author or key in self._sim.sabotaged
+                holds = owner is author or unaware or key in self._sim.sabotaged
                 self._must(holds, "S4 who gives a lease without an end owns the shard", (*about, task.id))
+
+    def _writes_what_all_can_read(self, author: WriterRow) -> None:
+        """Who believes that all are of the newer level would write by it. Who was taken for dead, and is back, is judged no more."""
+        sim = self._sim
+        node = next((node for node in sim.nodes if node.level == NEWER and _row_of(node) == author.id), None)
+        if node is None or not node.serving or node.shards.level < NEWER or self._looks_wrong():
+            return
+        older = [name for name, _ in self._older()]
+        self._must(not older, "S16 nothing is written that somebody cannot read", (node.name, older))
+
+    def _older(self) -> list[tuple[str, WriterRow]]:
+        rows = self._sim.disk.ownership.writers
+        older = [node for node in self._sim.nodes if node.level < NEWER and node.serving and node.first_row in rows]
+        return [(node.name, rows[node.first_row]) for node in older if not rows[node.first_row].fenced]
+
+    def refused(self, node: Any) -> None:
+        """Who is refused is older than all others that are known to have been let in."""
+        if not self._looks_wrong():
+            older = [name for name, row in self._older() if row.facts is not None and not row.facts.joining]
+            self._must(
+                node.level < NEWER and not older, "S16 only who is older than all is refused", (node.name, older)
+            )
+
+    def _looks_wrong(self) -> bool:
+        fired = self._sim.faults.fired
+        return fired["stale map"] + fired["amnesia"] > 0
 
     def _sent(self, decision: Decision, told: bool, author: int) -> None:
         """Who owns the sender mints keys behind those of all owners before it, by whichever clock; a guest only if clocks agree."""
@@ -100,10 +143,22 @@ class OwnershipLaws:
             for task in self._sim.disk.all_tasks()
             if within(task.workflow) and task.state == "leased" and task.until is None and task.id in held
         ]
-        sabotaged = any(within(key) for key in self._sim.sabotaged)
+        sabotaged = any(within(key) for key in self._sim.sabotaged | self._sim.amnesia.instances)
         self._must(sabotaged or not left, "S4 a lease without an end is its shard owner's", (node.name, left))
 
     # -- in calm
+
+    def moves(self) -> bool:
+        """Whether somebody still has to hand shards over."""
+        sim = self._sim
+        if sim.files is not None:
+            return False
+        shards = [shard.owner for shard in sim.disk.ownership.shards]
+        nodes = [node for node in sim.nodes if node.serving]
+        able = [node for node in nodes if not node.app._node.facts.draining]
+        drained = any(_row_of(node) in shards for node in nodes if node not in able) and bool(able)
+        share = -(-len(shards) // max(1, len(able)))
+        return drained or (sim.far and any(shards.count(_row_of(node)) > share + 1 for node in able))
 
     def settled(self) -> None:
         """Every shard has an owner that lives, and nobody has too many."""
@@ -115,9 +170,15 @@ class OwnershipLaws:
         owners = [row and row.id for row in (rows.owner(shard) for shard in range(len(rows.shards)))]
         free = [shard for shard, owner in enumerate(owners) if owner not in nodes]
         self._must(not free, "S3 in calm every shard has an owner", (free, owners, sorted(nodes)))
-        share = -(-len(owners) // max(1, len(nodes)))
+        draining = {id for id, node in nodes.items() if node.app._node.facts.draining}
         counts = {node.name: owners.count(id) for id, node in nodes.items()}
-        self._must(max(counts.values(), default=0) <= share + 1, "S3 in calm nobody owns too much", (share, counts))
+        if draining < set(nodes):  # else nobody can take them, and all keep what they have
+            share = -(-len(owners) // len(set(nodes) - draining))
+            self._must(max(counts.values()) <= share + 1, "S3 in calm nobody owns too much", (share, counts))
+            kept = [nodes[id].name for id in draining if id in owners]
+            self._must(not kept, "S15 who drains owns nothing if another can take it", (kept, counts))
+        asked = {id for id in nodes if str(id) in sim.sharing.draining}
+        self._must(draining == asked, "S15 who is asked to drain does, and nobody else", (draining, asked))
         for id, node in nodes.items():
             if sim.far:
                 continue  # it may be about to learn

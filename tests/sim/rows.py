@@ -58,6 +58,11 @@ class Rows:
             if parent in sim.damaged or sim.auditor.runs[run].closed is not None
         }
 
+    def forget(self) -> None:
+        """Runs are gone: nothing was lost on its way from them."""
+        runs = self._sim.auditor.runs
+        self._signals = {child: (parent, run) for child, (parent, run) in self._signals.items() if run in runs}
+
     def disturb(self) -> None:
         disk = self._sim.disk
         tasks = list(disk.all_tasks())
@@ -180,6 +185,7 @@ class Rows:
         """A bit of one event of a run is another. From now on nobody who reads it may believe it."""
         sim = self._sim
         started = [told for told in sim.told if told.started and not told.damaged]
+        started = [told for told in started if ("default", told.id) in sim.disk.names]  # else they are forgotten
         if not started or not sim.faults.fires("history damaged"):
             return
         dice = sim.faults.dice("history damaged")

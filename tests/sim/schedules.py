@@ -314,7 +314,7 @@ class ScheduleLaws:
         id = event.workflow_instance_id
         self._must(id in life.running, "the end of a workflow is told its schedule once", about)
         life.running.discard(id)
-        if event.started:
+        if event.started and not sim.amnesia.may_be_told_of(id):
             run = sim.disk.run_ids.get(event.workflow_run_id)
             over = run is not None and sim.auditor.runs[run].closed
             self._must(bool(over), "what a schedule believes to be over is over", (about, id))
@@ -322,6 +322,8 @@ class ScheduleLaws:
     # -- what clients see, and the end
 
     def answered(self, schedule: str, request_id: str) -> None:
+        if (PLACE, schedule) in self._sim.amnesia.names:
+            return
         key = self._sim.disk.names.get((PLACE, schedule))
         records = [] if key is None else self._sim.disk.commands.get(key, [])
         there = any(record.request_id == request_id for record in records)
@@ -341,6 +343,8 @@ class ScheduleLaws:
                 self._must(there, "every fire has started its workflow", (lives[0].id, id))
         planner = self._sim.planner
         for planned in planner.plans if planner is not None else ():
+            if (PLACE, planned.id) in self._sim.amnesia.names:
+                continue
             key = disk.names.get((PLACE, planned.id))
             lives = [] if key is None else self._lives[key]
             known = {event.workflow_instance_id for life in lives for event in life.started}

@@ -6,6 +6,7 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from backstay.engine.draining import KIND, wish
 from backstay.kernel.values import SECOND, Micros
 from backstay.store import StoreError
 from backstay.store.ownership import Ownership
@@ -26,6 +27,17 @@ STEPS = ("begin", "lost", "ends", "row", "given")
 def shards_of(seed: int) -> int:
     """Where there are few, all that happens meets in them."""
     return Random(f"{seed}:shards").choice([2, 4, 16, 256])
+
+
+NEWER = 2
+"""The level of a release that writes what earlier ones cannot read."""
+
+
+def level_of(sim: Simulation) -> int:
+    """Of a node that begins now."""
+    if not sim.faults.has("older level"):
+        return 1
+    return 1 if sim.faults.fires("older level") else NEWER
 
 
 class Sharing:
@@ -56,6 +68,11 @@ class Sharing:
         for node in self._sim.nodes:
             node.life.go_on()
 
+    @property
+    def draining(self) -> set[str]:
+        """Rows of processes that somebody wishes to drain, as the registry has them."""
+        return {name for kind, _, name in self._sim.disk.registry if kind == KIND}
+
     # -- trouble
 
     def disturb(self) -> None:
@@ -74,6 +91,8 @@ class Sharing:
         if faults.fires("database clock"):
             self._jump = faults.dice("database clock").choice([0, 5, 20, 400, -5, -400]) * SECOND
             self._sim.log(f"the clock of the database is off by {self._jump // SECOND} s")
+        if faults.fires("node drain"):
+            self._drain(faults.dice("node drain").choice(nodes), faults.dice("node drain"))
 
     def _pause(self, node: Node, dice: Random) -> None:
         length = dice.choice([0.1, 0.5, 3, 12, 18, 60])
@@ -99,6 +118,30 @@ class Sharing:
                 self._sim.log(f"{node.name} leaves")
                 node.stop()
 
+    def _drain(self, node: Node, dice: Random) -> None:
+        self._wish(node, True)
+        length = dice.choice([1, 5, 20, 90, None])
+        if length is not None:
+            self._sim.loop.call_later(length, self._take_back, node)
+
+    def _take_back(self, node: Node) -> None:
+        if not self._sim.faults.calm:
+            self._wish(node, False)
+
+    def resume(self) -> bool:
+        """In calm the operator takes back what was asked of those who are still there; False: nothing was."""
+        drained = [node for node in self._sim.nodes if node.serving and node.app._node.facts.draining]
+        for node in drained:
+            self._wish(node, False)
+        return bool(drained)
+
+    def _wish(self, node: Node, drains: bool) -> None:
+        """An operator asks at any process, and finds a node by the row that it has now."""
+        asked = next((one for one in reversed(self._sim.nodes) if one.serving and not one.life.paused), None)
+        if asked is not None and node.serving:
+            self._sim.log(f"{node.name} is told to {'drain' if drains else 'resume'}")
+            asked.world.spawn(_wish(asked, node.shards.me, drains), "operator")
+
     def _storm(self, until: float) -> None:
         """Shards move at random every few milliseconds, each handed over by its owner."""
         sim = self._sim
@@ -116,6 +159,11 @@ class Sharing:
         if owned and heirs and node.app.engine.down is None:
             moved = dice.sample(owned, min(len(owned), dice.choice([1, 1, 2, 8])))
             node.world.spawn(_move(shards, moved, dice.choice(heirs)), "storm")
+
+
+async def _wish(asked: Node, row: int, drains: bool) -> None:
+    with suppress(StoreError):
+        await wish(asked.world, asked.app.store, row, drains)
 
 
 async def _move(shards: Any, moved: list[int], to: int) -> None:

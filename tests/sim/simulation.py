@@ -28,6 +28,7 @@ from backstay.sdk.worker import slow_code
 from backstay.store import StoreError
 
 from . import programs
+from .amnesia import Amnesia
 from .auditor import Auditor
 from .away import AwayWorker
 from .clients import Client, Listener, Lost, Told
@@ -135,6 +136,7 @@ class Simulation:
         self._workers: list[asyncio.Task[None]] = []
         self.away: list[AwayWorker] = []
         self.rows = Rows(self)
+        self.amnesia = Amnesia(self)
         self.rolled: set[int] = set()  # places that have had their rolling restart
         self.deposed = 0  # who were taken for dead before all was calm
         self.deaf = self.faults.fires("deaf")
@@ -305,6 +307,7 @@ class Simulation:
             self._roll(list(range(self.places)))
         self.rows.disturb()
         self.sharing.disturb()
+        self.amnesia.disturb()
         if self.links is not None:
             self.links.disturb()
 
@@ -431,12 +434,25 @@ class Simulation:
         """Nobody is replaced yet: whoever came through the faults half-broken shows it now."""
         self._last_takeover()
         await self._deliver()
-        self.auditor.ownership.settled()
+        if self.amnesia.times:
+            await asyncio.sleep(60)  # all have begun anew, and who was away the longest got nothing at first
+        await self._settle()
+        if self.sharing.resume():
+            await asyncio.sleep(60)
+            await self._settle()
         for _ in range(12):
             await asyncio.sleep(100)
             self.auditor.nothing_waits(patience=50, kind="workflow")
         self.auditor.nothing_waits(patience=300, kind="activity")
         self.auditor.mended()
+
+    async def _settle(self) -> None:
+        """Shards move a few at a time: with many of them, and a database that is far away, that takes its time."""
+        for _ in range(20):
+            if not self.auditor.ownership.moves():
+                break
+            await asyncio.sleep(15)
+        self.auditor.ownership.settled()
 
     async def _deliver(self) -> None:
         """What is to be delivered when faults stop is delivered soon."""

@@ -41,6 +41,11 @@ class ViewRows:
         self.entries: dict[tuple[str, int], list[ViewRow]] = {}
         self.starts = 0
 
+    def copy(self) -> ViewRows:
+        other = ViewRows()
+        other.summaries, other.entries, other.starts = dict(self.summaries), dict(self.entries), self.starts
+        return other
+
     def put(self, changes: ViewChanges) -> None:
         for run in changes.forgotten:
             self.summaries.pop(run, None)

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from backstay import AsyncBackstay, activity, workflow
-from backstay.store import ALL, Forgotten
+from backstay.store import ALL, Forgotten, Unavailable
 from backstay.store.ownership import NodeFacts
 from backstay.store.postgresql import PostgresqlStore
 from backstay.store.postgresql.pooled import TABLES
@@ -98,6 +98,52 @@ async def test_a_process_that_has_committed_nothing_since_sees_it_by_the_owners(
     assert await owners(one) == {1: one.me}
 
 
+async def test_it_is_seen_by_the_owners_also_if_others_have_changed_since(fresh: Handles) -> None:
+    """As many changes as were lost, or more, do not hide them."""
+    one, other = await joined(fresh, 1), await joined(fresh, 2)
+    await other.look()
+    await backed_up(fresh)
+    assert await one.hand_over([1], other.me, 1) == [1]
+    await other.look()
+    await restored(fresh)
+    assert list(await one.claim([7])) == [7]
+    with pytest.raises(Forgotten):
+        await other.look()
+    await begins_anew(other, one)
+
+
+async def test_a_hand_over_that_is_gone_is_seen_by_who_gave(fresh: Handles) -> None:
+    """It has not looked since. Else nobody would work for the shard: the row says that this process does."""
+    one, other = await joined(fresh, 1), await joined(fresh, 2)
+    await one.look()
+    await backed_up(fresh)
+    assert await one.hand_over([1], other.me, 1) == [1]
+    await restored(fresh)
+    with pytest.raises(Forgotten):
+        await one.look()
+
+
+async def test_a_claim_that_is_gone_is_seen(fresh: Handles) -> None:
+    one = await joined(fresh, 1)
+    await one.look()
+    await backed_up(fresh)
+    assert list(await one.claim([7])) == [7]
+    await restored(fresh)
+    with pytest.raises(Forgotten):
+        await one.look()
+
+
+async def test_another_owner_of_the_same_term_is_seen(fresh: Handles) -> None:
+    one, other = await joined(fresh, 1), await joined(fresh, 2)
+    await other.look()
+    await backed_up(fresh)
+    assert await one.hand_over([1], other.me, 1) == [1]
+    assert (await other.look()).shards[1].owner == other.me
+    await restored(fresh)
+    assert await one.hand_over([1], None, 1) == [1]
+    assert (await other.look()).shards[1].owner is None
+
+
 async def test_a_commit_that_was_lost_with_its_answer_is_not_forgotten(database: Handles) -> None:
     one = await joined(database, 1)
     await applied(one, placed(1))
@@ -113,6 +159,24 @@ def double(number: int) -> int:
 @workflow
 def doubled(number: int) -> int:
     return double(number)
+
+
+def test_it_is_counted_also_if_the_database_was_away_in_between(postgresql_url: str) -> None:
+    """As in a failover: it is noticed when it is back."""
+
+    async def story() -> None:
+        behind = Handles(postgresql_url)
+        async with AsyncBackstay(postgresql_url, [doubled, double]) as app:
+            await backed_up(behind)
+            assert await app.execute(doubled, "lost", 2) == 4
+            app.engine.on_unavailable(Unavailable("the server is away"))
+            await restored(behind)
+            async with asyncio.timeout(20):
+                while app.engine.down or "backstay_database_forgotten_total 1" not in await app.prometheus():
+                    await asyncio.sleep(0.01)
+            assert await app.execute(doubled, "lost", 3) == 6, "it never was"
+
+    asyncio.run(story())
 
 
 def test_work_goes_on_with_what_the_database_has(postgresql_url: str) -> None:

@@ -21,7 +21,7 @@ from backstay.engine.world import Alarm
 from backstay.kernel.features.lease import never_heard_of
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
-from backstay.store import Unavailable
+from backstay.store import Forgotten, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
@@ -264,6 +264,9 @@ class Recovery:
         engine = self._engine
         if engine.down is not None:
             error = await engine.store.probe()
+            if isinstance(error, Forgotten):  # what was an outage so far
+                self._shards.count_forgotten()
+                error = await engine.store.probe()
             if error is not None:
                 engine.still_unavailable(error)
                 self._probes += 1

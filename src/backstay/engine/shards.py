@@ -27,6 +27,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from backstay.engine.database_clock import DatabaseClock
 from backstay.engine.engine import Engine
 from backstay.engine.guest_leases import GuestLeases
@@ -36,7 +38,7 @@ from backstay.kernel.values import SECOND, Micros, partition_of
 from backstay.protocol.native.nodes import Owner, understands
 from backstay.store import Deposed, Forgotten, IncompatibleStore, Unavailable
 from backstay.store.copying.mark import refuse_unfinished
-from backstay.store.ownership import LEVEL, SILENT, NodeFacts, NodeRow, Ownership, ShardRow
+from backstay.store.ownership import SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 
 log = logging.getLogger("backstay.engine")
 
@@ -96,7 +98,7 @@ class Shards:
         self.counts: Counter[str] = Counter()
         self.forgotten_at: Micros | None = None  # when it had done so for the last time
         self._job = PeriodicJob(engine.world, "look", self._look_in_turn)
-        lifecycle.on_unavailable.append(self._count_forgotten)
+        lifecycle.on_unavailable.append(lambda: self.count_forgotten() if isinstance(engine.down, Forgotten) else None)
 
     # -- who owns what
 
@@ -182,10 +184,9 @@ class Shards:
         except Forgotten as error:
             self._engine.on_unavailable(error)
 
-    def _count_forgotten(self) -> None:
-        if isinstance(self._engine.down, Forgotten):
-            self.counts["forgotten"] += 1
-            self.forgotten_at = self._world.now()
+    def count_forgotten(self) -> None:
+        self.counts["forgotten"] += 1
+        self.forgotten_at = self._world.now()
 
     async def _look(self) -> None:
         engine = self._engine
@@ -259,7 +260,7 @@ class Shards:
 
     async def _mark(self) -> None:
         now = self._world.now()
-        facts = self._facts()
+        facts = replace(self._facts(), joining=not self._compatible)
         due = self._marked is None or facts != self._told or not 0 <= now - self._marked < MARK
         if not due:
             return
@@ -278,14 +279,23 @@ class Shards:
         await over
 
     def _refuse_a_higher_level(self) -> None:
-        """Others write what all of them can read. If all can read more than this process, it could not read everything."""
-        levels = [node.facts.level for node in self.others if node.is_alive]
-        if levels and min(levels) > LEVEL:
+        """Others write what all of them can read. If all can read more than this process, it could not read everything.
+
+        One that is joining is no proof that this one may: of two that begin together each would be the other's.
+        """
+        mine = self._facts().level
+        levels = [node.facts.level for node in self.others if not node.facts.joining or node.facts.level > mine]
+        if levels and min(levels) > mine:
             raise IncompatibleStore(
                 "all other processes at this database are of later releases, and may write what this release cannot read"
-                f" (they have level {min(levels)}, this one has {LEVEL}); run their release"
+                f" (they have level {min(levels)}, this one has {mine}); run their release"
             )
         self._compatible = True
+
+    @property
+    def level(self) -> int:
+        """What every process can read, as of the last look. Who is silent counts until it is fenced: it may go on."""
+        return min((node.facts.level for node in self.nodes.values()), default=self._facts().level)
 
     # -- the dead
 
@@ -296,7 +306,7 @@ class Shards:
         self._looked = now
         gone = {node.id for node in self.others if node.session is False and now >= self._shaken}
         self._gone = {id: self._gone.get(id, now) for id in gone}
-        if self._weight() == 0:
+        if not self._share_of(self._facts()):
             return
         for node in self.others:
             worked = self._owns_something(node.id)
@@ -319,13 +329,18 @@ class Shards:
     # -- the fair share
 
     def _share_of(self, facts: NodeFacts) -> int:
-        """How many shards a process should own: all of them, if it is alone or if the database has one owner only."""
+        """How many shards a process should own: all of them, if it is alone or if the database has one owner only.
+
+        One that drains takes what is free if nobody else can: work that waits is worse than a process that cannot be stopped yet.
+        """
         shards = len(self._rows)
-        if facts.draining or not facts.weight:
+        if not facts.weight:
             return 0
         if self._store.exclusive:
-            return shards
+            return 0 if facts.draining else shards
         others = sum(self._weight_of(node) for node in self.others)
+        if facts.draining:
+            return 0 if others else shards
         return -(-shards * facts.weight // (facts.weight + others))
 
     def _weight_of(self, node: NodeRow) -> int:

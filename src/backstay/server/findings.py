@@ -174,7 +174,7 @@ def _of_nodes(server: Server) -> list[HealthFinding]:
     free = unowned(server.node)
     living = [node for node in server.node.shards.nodes.values() if node.is_alive]
     if free:
-        able = any(node.facts.weight and not node.facts.draining for node in living)
+        able = any(node.facts.weight for node in living)
         message = (
             f"{free} of {len(server.engine.owned)} shards have no owner; their workflows wait until a node takes them"
         )

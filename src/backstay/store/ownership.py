@@ -56,6 +56,8 @@ class NodeFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The first and the last version of the protocol between nodes that it understands."""
     level: int = 1
     """What it can read of what others write: see `LEVEL`. This default, as that of `speaks`, is what a row without it means."""
+    joining: bool = False
+    """It has just begun, and may still find that it cannot read what the others write."""
 
 
 class NodeRow(NamedTuple):

@@ -10,13 +10,14 @@ not lost.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
 
 from backstay.kernel.values import Micros
 from backstay.store import Deposed, Forgotten
+from backstay.store.forgetting import moved, went_back
 from backstay.store.ownership import SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 from backstay.store.postgresql.connection import LOCK
 from backstay.store.postgresql.driver import DriverConnection, is_conflict
@@ -35,25 +36,26 @@ class PostgresqlNodes:
         self._writer = writer
         self._sql = sql
         self._fetch = fetch
-        self._shards: list[ShardRow] = []  # as they were when their terms had this sum
-        self._terms = -1
+        # As they were when this was their number, and this process had this row.
+        self._shards: Sequence[ShardRow] = ()
+        self._number: int = -1
+        self._seen_by = 0
         self._alone = False  # whether the last look found no other process
         self._said = False  # that an earlier release is at work
 
     async def look(self) -> Ownership:
-        before = self._terms
         me = self._writer.id
+        known = self._shards if self._seen_by == me else ()
         # Who is alone needs no evidence of the life of others, which is the dear part of a look.
         found = await self._fetch("look", self._writer.evidence and not self._alone, me)
-        terms, commits, registry, clock = found[0][4:] if found else (-1, None, None, None)
-        if found and terms < before:
-            self._terms = -1
-            raise self._writer.forgotten("shards have owners whom they had before")
+        number, commits, registry, clock = found[0][4:] if found else (-1, None, None, None)
         nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, *_ in found]
         self._alone = all(node.id == me for node in nodes)
-        if not found or terms != self._terms:
-            self._shards = [ShardRow(*row) for row in await self._fetch("shards")]
-            self._terms = sum(row.term for row in self._shards)
+        if not found or number != self._number or self._seen_by != me:
+            shards = [ShardRow(*row) for row in await self._fetch("shards")]
+            if went_back(known, shards):
+                raise self._writer.forgotten("shards have owners whom they had before")
+            self._shards, self._number, self._seen_by = shards, number, me
         if not found or me != self._writer.id:
             return Ownership(self._writer.id, self._shards, nodes, registry=registry, clock=clock)
         return Ownership(me, self._shards, nodes, commits or (), registry, clock)
@@ -79,9 +81,11 @@ class PostgresqlNodes:
             return await session.fetch(self._sql["claim"], self._writer.id, sorted(shards))
 
         try:
-            return {shard: ShardRow(*row) for shard, *row in await self._patiently(take)}
+            claimed = {shard: ShardRow(*row) for shard, *row in await self._patiently(take)}
         except Deposed:
             return {}
+        self._moved(claimed)
+        return claimed
 
     def _say_that_another_is_alone(self) -> None:
         if not self._said:
@@ -99,7 +103,14 @@ class PostgresqlNodes:
             return False
 
     async def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> list[int]:
-        return sorted(shard for (shard,) in await self._change("hand_over", sorted(shards), to, now))
+        given: list[int] = sorted(shard for (shard,) in await self._change("hand_over", sorted(shards), to, now))
+        if self._shards:
+            self._moved({shard: ShardRow(to, self._shards[shard].term + 1) for shard in given})
+        return given
+
+    def _moved(self, rows: Mapping[int, ShardRow]) -> None:
+        """This process has changed owners. The next look reads them all, to see whether that is still so."""
+        self._shards, self._number = moved(self._shards, rows), -1
 
     async def is_any_alive(self) -> bool:
         return (await self._fetch("has_engine", LOCK, SILENT, self._writer.evidence))[0][0]

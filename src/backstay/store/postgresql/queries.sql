@@ -237,8 +237,8 @@ select exists (
 )
 
 -- name: look
--- Every process that is a node or owns something; for how long it was silent; whether its session is there; a number that
--- changes with every change of an owner; what the others that live have committed (so the last commit of one that was fenced
+-- Every process that is a node or owns something; for how long it was silent; whether its session is there; a number that is
+-- another one when any owner is, also if that is the owner of before in a database that was restored; what the others that live have committed (so the last commit of one that was fenced
 -- since shows, too); the version of the registries; and the time. One that was heard in the future was heard before the
 -- server's clock was set back, and not since.
 with held as materialized (
@@ -251,7 +251,7 @@ with held as materialized (
 )
 select id, facts, (abs(extract(epoch from clock_timestamp() - seen)) * 1000000)::bigint,
   case when session and $1::boolean then id in (select id from held) end,
-  (select sum(term)::bigint from shard),
+  (select sum(term * 1000003 + coalesce(owner, 0) % 2147483647 * (id + 1))::bigint from shard),
   (select array_agg(committed order by id) from writer where committed > 0 and id <> $2 and not fenced),
   (select registry from engine),
   (extract(epoch from clock_timestamp()) * 1000000)::bigint

@@ -36,6 +36,7 @@ from typing import TypeVar
 
 from backstay.kernel.decision import Decision
 from backstay.store import ALL, Applied, Deposed, Forgotten, Located, RegistryEntry, StoreError, Unavailable
+from backstay.store.forgetting import lost_commits
 from backstay.store.ownership import SILENT
 from backstay.store.postgresql.columns import Columns
 from backstay.store.postgresql.connection import LOCK, Address, closed, writing
@@ -226,22 +227,17 @@ class PostgresqlWriter:
         if self.evidence:
             await connection.fetch(self._sql["lock_id"], self.id)
         if self._known:
-            committed = await self._fence(connection)
-            if committed is not None:
-                if committed < self._committed:
-                    raise self.forgotten(
-                        f"batch {self._committed} of this process was confirmed, the last now is {committed}"
-                    )
-                return committed
-            ((fenced, committed, owner),) = await connection.fetch(self._sql["standing"], self.id)
-            if batch is not None and committed == batch:
-                return committed
-            if committed is None and any(self._owned):  # no other process removes the row of one that owns shards
-                raise self.forgotten("the row of this process is gone")
-            if committed is not None and committed < self._committed:
-                raise self.forgotten(
-                    f"batch {self._committed} of this process was confirmed, the last now is {committed}"
-                )
+            going_on = await self._fence(connection)
+            fenced, committed, owner = False, going_on, False
+            if going_on is None:
+                ((fenced, committed, owner),) = await connection.fetch(self._sql["standing"], self.id)
+                if batch is not None and committed == batch:
+                    return committed
+            how = lost_commits(self._committed, committed, owns=any(self._owned))
+            if how is not None:
+                raise self.forgotten(how)
+            if going_on is not None:
+                return going_on
             if fenced or owner or any(self._owned):
                 self.down = Deposed(f"{self._place.shown}: another process has taken this one for dead")
                 raise self.down
@@ -320,7 +316,8 @@ class PostgresqlWriter:
                     self.down = None
                 await self._session()
             except Deposed as error:
-                forgotten = isinstance(error, Forgotten)
+                if isinstance(error, Forgotten) and not forgotten:
+                    raise  # for the next probe to begin anew: that it was so must be known first
                 self._begin_anew()
                 await self._session()
             if forgotten:
