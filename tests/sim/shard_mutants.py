@@ -159,4 +159,70 @@ SHARD_MUTANTS = [
         "send.key in self._under_way or self._stopped or not self._engine.owns(send.sender)",
         "send.key in self._under_way or self._stopped",
     ),
+    # a database that has forgotten
+    Mutant(
+        "owners of before are not noticed",
+        "backstay.store.forgetting:went_back",
+        "any(now.term < before.term for before, now in zip(known, found, strict=False))",
+        "False",
+        often=("amnesia",),
+    ),
+    Mutant(
+        "what was claimed since the last look is not known",
+        "backstay.store.forgetting:moved",
+        "rows.get(shard, row)",
+        "row",
+        often=("amnesia", "storm"),
+    ),
+    # draining
+    Mutant(
+        "who drains has its share",
+        "backstay.engine.shards:Shards._share_of",
+        "0 if others else shards",
+        "-(-shards * facts.weight // (facts.weight + others))",
+        often=("node drain",),
+    ),
+    Mutant(
+        "who drains is given more",
+        "backstay.engine.shards:Shards._weight_of",
+        "node.is_alive and (not node.facts.draining)",
+        "node.is_alive",
+        often=("node drain",),
+    ),
+    Mutant(
+        "who drains never works again",
+        "backstay.engine.draining:Draining.read",
+        "self._set(me in wishes)",
+        "self._set(self.asked or me in wishes)",
+        often=("node drain",),
+    ),
+    # levels
+    Mutant(
+        "an older node is admitted",
+        "backstay.engine.shards:Shards._refuse_a_higher_level",
+        "levels and min(levels) > mine",
+        "False",
+        often=("older level",),
+    ),
+    Mutant(
+        "who joins is proof for who joins with it",
+        "backstay.engine.shards:Shards._refuse_a_higher_level",
+        "not node.facts.joining or node.facts.level > mine",
+        "True",
+        often=("older level",),
+    ),
+    Mutant(
+        "the level is raised before all have it",
+        "backstay.engine.shards:Shards.level",
+        "min((node.facts.level for node in self.nodes.values()), default=self._facts().level)",
+        "max((node.facts.level for node in self.nodes.values()), default=self._facts().level)",
+        often=("older level",),
+    ),
+    # without links
+    Mutant(
+        "nobody takes the tasks of others",
+        "backstay.engine.stealing:Stealing.start",
+        "self._job.start(EVERY)",
+        "",
+    ),
 ]
