@@ -47,6 +47,7 @@ MARK = SECOND  # how often to say that this process is alive
 GONE = SECOND // 10  # a session that was gone for so long is not one that reconnects
 MISSED = 5  # looks that could not be made are an outage, and all sessions may have ended
 SHAKEN = 10  # looks after an outage, during which others have time to reconnect
+BACK = 5 * SECOND  # after an outage, in which nobody could say that it is alive: so long others have time to say it
 LEAVING = SECOND // 100  # between two looks whether shards that are being handed over have left
 MOVED = 8  # shards that are handed over at a time
 NAMES = 256  # ids that are tried until one is in a shard of this process
@@ -86,6 +87,7 @@ class Shards:
         self._marked: Micros | None = None
         self._looked: Micros | None = None
         self._shaken: Micros = 0  # until then a session that is gone says nothing: all were, a moment ago
+        self._back: Micros = 0  # until then silence says nothing: nobody could be heard, a moment ago
         self._told: NodeFacts | None = None
         self._checked = False  # that no copy into this database is unfinished
         self._compatible = False  # with the other processes, when this one was opened
@@ -302,7 +304,7 @@ class Shards:
     async def _depose_the_dead(self) -> None:
         now = self._world.now()
         if self._looked is not None and now - self._looked > MISSED * LOOK:
-            self._shaken = now + SHAKEN * LOOK
+            self._shaken, self._back = now + SHAKEN * LOOK, now + BACK
         self._looked = now
         gone = {node.id for node in self.others if node.session is False and now >= self._shaken}
         self._gone = {id: self._gone.get(id, now) for id in gone}
@@ -311,7 +313,8 @@ class Shards:
         for node in self.others:
             worked = self._owns_something(node.id)
             without = worked and node.id in gone and now - self._gone[node.id] >= GONE
-            if (without or node.silent >= SILENT) and await self._store.depose(node.id, gone=without):
+            silent = node.silent >= SILENT and now >= self._back
+            if (without or silent) and await self._store.depose(node.id, gone=without):
                 if worked:
                     who = node.facts.name or f"process {node.id}"
                     log.warning("%s is gone; other processes take over its shards", who)
