@@ -33,7 +33,7 @@ demo: $(PACKAGE)
 JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
 test: check $(BROWSER)
-	$(BIN)/pytest -n $(JOBS)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 # Every request goes to any of three nodes of one PostgreSQL: with links between them, without, and without sessions that show
 # who is alive.
