@@ -63,7 +63,9 @@ def test_stored_views_are_rebuilt_on_a_server_beside_its_engine(place: Place, po
         app.execute(bought, "order-1", 42)
         app.start(asleep, "bed-1")
         wrong = ("system", "rebuild-projections", "--needs-rebuild", "--dry-run", "--json", "--db", postgresql_url)
-        until(lambda: json.loads(place.ask(*wrong).stdout)["matched"] == 0)  # the engine has stored them, and is at rest
+        until(
+            lambda: json.loads(place.ask(*wrong).stdout)["matched"] == 0
+        )  # the engine has stored them, and is at rest
         assert place.ask("rebuild-projections", "--db", postgresql_url).returncode == 0
         again = place.ask("system", "rebuild-projections", "--needs-rebuild", "--json", "--db", postgresql_url)
         assert json.loads(again.stdout)["rebuilt"] == 0
