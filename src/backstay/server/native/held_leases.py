@@ -7,6 +7,7 @@ compared with what is leased whenever the worker lists it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from backstay.kernel.values import LEASE, is_activity_task
 from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.server.native.shared_slots import SharedSlots
+from backstay.server.workers import RegisteredWorker
 from backstay.store import StoreError
 
 if TYPE_CHECKING:
@@ -119,3 +121,17 @@ class HeldLeases:
         for task in self._server.engine.leases.of(self._station.namespace, self._station.owner):
             if task.id not in known:
                 self._server.release(task)
+
+
+async def learn(server: LinkServer, worker: RegisteredWorker, holding: list[wire.HeldTask]) -> None:
+    """Learn the leases that a worker holds and this node does not know, though it owns their instances: another node may have
+    given them a moment ago. What is unknown afterwards is no lease of the worker, by its row."""
+    engine = server.engine
+    for held in holding:
+        if engine.store.exclusive or not engine.owns(held.key):
+            continue
+        known = engine.leases.get(worker.namespace, held.task_id)
+        if known is None or known.attempt != held.attempt:
+            renew = Renew(task_id=held.task_id, owner=worker.worker_id, attempt=held.attempt)
+            with suppress(Refused):
+                await server.api.call(ask.ReportTask(namespace=worker.namespace, message=renew))

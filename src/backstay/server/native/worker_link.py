@@ -145,10 +145,10 @@ class WorkerLink:
             if task is not None and task.attempt == held.attempt:
                 engine.matching.remote_workers.hold(self.station, task)
                 self.held.renew(task)
-            elif engine.store.exclusive:
+            elif engine.store.exclusive or (engine.owns(held.key) and engine.leases.read):
                 lost.append(held.task_id)
-            else:
-                self.held.take([held])  # by its row: another node may have leased it a moment ago
+            elif not self.slots.shared:
+                self.held.take([held])
         for held in elsewhere:
             leased.pop(held.task_id, None)
         for task in leased.values():

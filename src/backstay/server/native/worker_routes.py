@@ -14,6 +14,7 @@ from backstay.protocol.native.events import pack
 from backstay.server.auth import WORKER
 from backstay.server.http_errors import HttpError, NotTheEngine, Stopping, invalid, too_many_parked
 from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.native.held_leases import learn
 from backstay.server.native.node_proxy import meant, node_id, nodes_of, station_id
 from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.native.reports import ReportBatch
@@ -53,6 +54,7 @@ async def open_link(server: Server, request: HttpRequest) -> HttpResponse:
         # Runs that were blocked by another definition are tried again.
         server.engine.deployed.update(worker.workflow_definition_fingerprints)
         await server.recovery.deployed()
+    await learn(server, worker, opening.holding)
     nodes = nodes_of(server)
     id = station_id(server, server.engine.world.ids.ulid())
     link = WorkerLink(server, worker, opening, server.worker_links.close, id=id, nodes=nodes)
