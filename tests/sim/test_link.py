@@ -11,6 +11,7 @@ import time
 import pytest
 
 from .link.faults import CHANCES
+from .link.published import has_published
 from .link.simulation import LinkSimulation
 from .mutants import CAUGHT, MUTANTS, ROOT, Mutant, hunt
 from .runner import Tally, command, report
@@ -45,7 +46,8 @@ def test_one_seed_is_one_run(seed: int) -> None:
 
 def test_one_seed_is_one_run_in_every_process() -> None:
     """Whatever order a process has its sets in."""
-    script = "from tests.sim.runner import report\nfor link in (True, False): print(report(3, {'link': link, 'operations': 100}).digest)"
+    kinds = "{'link': True, 'published': True}, {'link': True, 'published': False}, {}"
+    script = f"from tests.sim.runner import report\nfor kind in ({kinds}): print(report(3, {{**kind, 'operations': 100}}).digest)"
     told = {
         subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed})
         for seed in ("1", "4242")
@@ -77,6 +79,23 @@ def test_a_deliberate_bug_is_caught(mutant: Mutant) -> None:
     before: int = json.loads(CAUGHT.read_text())[mutant.name]
     _, caught, outcome = hunt(mutant, [before, *(seed for seed in range(SEEDS) if seed != before)])
     assert caught is not None, outcome
+
+
+def test_some_seeds_have_workers_of_the_published_package_and_use_them() -> None:
+    assert 0.35 < sum(map(has_published, range(1000))) / 1000 < 0.45
+    tally = Tally()
+    for seed in (0, 1, 24, 117):
+        tally.add(report(seed, {**OPTIONS, "published": True}))
+    for verb in (
+        "workflow task polled",
+        "activity task polled",
+        "task fetched",
+        "published task reported",
+        "errand fetch",
+    ):
+        assert tally.succeeded[verb] > 5, verb
+    for law in ("S8 a poll that is repeated gets what it has", "in calm a ready task comes to a poll that waits"):
+        assert tally.checks[law] > 5, law
 
 
 def test_a_fault_has_a_name() -> None:

@@ -332,12 +332,17 @@ class LinkAuditor(Auditor):
                 if entry.type == "ActivityStarted" and not event.local_activity:
                     # Who polls and says nothing for so long has lost its lease.
                     spent = run.queue == QUEUE and entry.at - last.get(event.sequence, entry.at) >= LEASE
-                    begun[event.sequence] += not spent
+                    begun[event.sequence] += not spent and self._was_begun(run.queue, event.activity_attempt_id)
                     last[event.sequence] = entry.at
                 elif retried(entry):
                     begun[event.sequence] -= 1
             again = [step for step, times in begun.items() if times > 1]
             self.must(not again, "I4 nothing is done again without a reason", (run.workflow_id, again))
+
+    def _was_begun(self, queue: str | None, attempt_id: str) -> bool:
+        """Whether a worker has heard of an attempt. One that was fetched too slowly is released, and nobody has."""
+        published = self.sim.published
+        return queue != QUEUE or published is None or attempt_id in published.laws.begun
 
     def finish(self) -> None:
         self.all_answered()

@@ -168,7 +168,8 @@ class Published:
         sim, dice = self._sim, self._dice
         for place in range(dice.choice([1, 1, 2])):
             self._hire(place)
-        self.customers = [Customer(sim, number, dice) for number in range(dice.choice([1, 2, 4]))]
+        early, late = dice.choice([1, 2, 4]), 2
+        self.customers = [Customer(sim, number, dice, number >= early) for number in range(early + late)]
         for customer in self.customers:
             sim.people.create_task(customer.live(), name=customer.id)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backstay.engine.idempotency import completed_task
+from backstay.engine.idempotency import completed_task, ended_attempt
 from backstay.kernel.decision import Decision
 from backstay.kernel.features.workflow_task.messages import WAITING_FOR_HISTORY
 from backstay.kernel.task import Task
@@ -29,6 +29,9 @@ HANDED_OUT = 1
 
 STOLEN = 15
 """The same where servers cannot call each other, and look for tasks of others every five seconds."""
+
+SHARED = 30
+"""The same where there are limits, of which servers have their shares: they are given up when somebody asks for them."""
 
 REASON = 10
 """Requests and connections that a task is reason enough for: polls, beats and the report."""
@@ -83,6 +86,7 @@ class PublishedLaws:
         self._all = all
         self._open: dict[Asked, None] = {}
         self._given: dict[tuple[str, int], Given] = {}  # by task and attempt
+        self.begun: set[str] = set()  # attempts that a worker has heard of
         self._ready: dict[str, float] = {}  # since when a task could be handed out
         self._doubled: dict[tuple[str | None, str], float] = {}  # polls with two leases, and since when
 
@@ -134,7 +138,8 @@ class PublishedLaws:
         if self._settled(asked.made):
             in_time = took < asked.wait + MARGIN
             self._must(in_time, "in calm every request is answered", (asked, f"after {took:.3f} seconds"))
-            self._must(status < 500, "in calm no server refuses to work", (asked, status, reply))
+            refused = status != 200 if asked.polls is not None else status >= 500
+            self._must(not refused, "in calm no server refuses to work", (asked, status, reply))
         if asked.polls is not None and status == 200:
             self._polled(asked, reply, took)
         elif asked.path.endswith(("/complete", "/fail", "/heartbeat")) and status in (200, 404, 409):
@@ -161,6 +166,8 @@ class PublishedLaws:
         given = self._given.get((str(got), number))
         leased = given is not None and given.owner == name
         self._must(leased, "S8 who is given a task has its lease", (asked, got, number, given))
+        if asked.polls == "activity":
+            self.begun.add(str(task["activity_attempt_id"]))
         if given is not None:
             self._came_soon(asked, str(got), given.ready)
 
@@ -206,6 +213,10 @@ class PublishedLaws:
                 self._sim.done("published activity refused")
                 self._sim.log(f"{asked.process.name} is refused: {status} {reply.get('reason')}")
                 auditor.told_over(attempt, name)
+                disk = self._sim.disk
+                history = disk.history(auditor.machine.kinds, disk.run_ids[attempt.partition("-")[0]])
+                counted = ended_attempt(history, attempt, name)
+                self._must(counted is None, "who repeats a report is told that it counts", (asked, status, reply))
         elif "/workflow-tasks/" in asked.path and verb == "complete":
             self._task_reported(asked, status, reply)
 
@@ -216,15 +227,16 @@ class PublishedLaws:
         row = next((one for one in disk.tasks_of(disk.runs[run].workflow) if one.id == asked.task_id), None)
         current = row is not None and (row.state, row.attempt, row.owner) == ("leased", number, name)
         over = row is not None and row.until is not None and row.until <= self._sim.true_time()
+        history = disk.history(self._sim.auditor.machine.kinds, run)
+        told = completed_task(history, asked.task_id, name, number, run_of(asked.task_id), "")
         if status == 200 and reply["recorded"]:
             self._sim.done("published task reported")
-            history = disk.history(self._sim.auditor.machine.kinds, run)
-            told = completed_task(history, asked.task_id, name, number, run_of(asked.task_id), "")
             self._must(told is not None and not current, "what is acknowledged is in history", (asked, reply))
         else:
             self._sim.done("published task refused")
             self._sim.log(f"{asked.process.name} is refused: {status} {reply.get('reason')}")
             self._must(over or not current, "what history calls current is not refused", (asked, status, reply))
+            self._must(told is None, "who repeats a report is told that it counts", (asked, status, reply))
 
     # -- every few seconds
 
@@ -236,7 +248,7 @@ class PublishedLaws:
     def _handed_out(self) -> None:
         """In calm no task stands ready while a poll waits for it."""
         sim = self._sim
-        patience = self._soon
+        patience = SHARED if sim.limits.any else self._soon
         since = sim.loop.time() - patience
         if not self._settled(since):
             return
