@@ -85,13 +85,13 @@ SHARD_MUTANTS = [
     Mutant(
         "the dead keep their shards",
         "backstay.engine.shards:Shards._depose_the_dead",
-        "without or node.silent >= SILENT",
+        "without or silent",
         "False",
     ),
     Mutant(
         "who is silent is never dead",
         "backstay.engine.shards:Shards._depose_the_dead",
-        "without or node.silent >= SILENT",
+        "without or silent",
         "without",
         often=("no evidence",),
     ),
