@@ -245,8 +245,10 @@ class LinkAuditor(Auditor):
                 self.must(waits < FOUND_OUT, law, (task.id, task.owner, f"after {waits:.0f} seconds"))
             elif owner.open and not owner.loop.stopped:
                 waits = now - max(since, owner.steady)
-                # What a proxy has asked for a second time is answered to nobody: then only the end of the lease helps.
-                patience = OVER if self.sim.faults.fired["request twice"] else FOUND_OUT
+                # What a proxy has asked for a second time is answered to nobody, and a release that could not be written is not
+                # made again: then only the end of the lease helps.
+                fired = self.sim.faults.fired
+                patience = OVER if fired["request twice"] or fired["statement error"] else FOUND_OUT
                 known = waits < patience or owner.holds(task.id)
                 self.must(known, "a lease is for who works on it", (task.id, owner.name, f"after {waits:.0f} seconds"))
 
