@@ -6,7 +6,8 @@ compared with what is leased whenever the worker lists it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -127,11 +128,17 @@ async def learn(server: LinkServer, worker: RegisteredWorker, holding: list[wire
     """Learn the leases that a worker holds and this node does not know, though it owns their instances: another node may have
     given them a moment ago. What is unknown afterwards is no lease of the worker, by its row."""
     engine = server.engine
+    unknown: list[Awaitable[None]] = []
     for held in holding:
         if engine.store.exclusive or not engine.owns(held.key):
             continue
         known = engine.leases.get(worker.namespace, held.task_id)
         if known is None or known.attempt != held.attempt:
-            renew = Renew(task_id=held.task_id, owner=worker.worker_id, attempt=held.attempt)
-            with suppress(Refused):
-                await server.api.call(ask.ReportTask(namespace=worker.namespace, message=renew))
+            unknown.append(_renew(server, worker, held))
+    await asyncio.gather(*unknown)  # together: they share a commit
+
+
+async def _renew(server: LinkServer, worker: RegisteredWorker, held: wire.HeldTask) -> None:
+    renew = Renew(task_id=held.task_id, owner=worker.worker_id, attempt=held.attempt)
+    with suppress(Refused):
+        await server.api.call(ask.ReportTask(namespace=worker.namespace, message=renew))

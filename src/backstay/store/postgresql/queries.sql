@@ -238,9 +238,9 @@ select exists (
 
 -- name: look
 -- Every process that is a node or owns something; for how long it was silent; whether its session is there; a number that is
--- another one when any owner is, also if that is the owner of before in a database that was restored; what the others that live have committed (so the last commit of one that was fenced
--- since shows, too); the version of the registries; and the time. One that was heard in the future was heard before the
--- server's clock was set back, and not since.
+-- another one when any owner is, also if that is the owner of before in a database that was restored; what the others that
+-- live have committed (so the last commit of one that was fenced since shows, too); the version of the registries; and the
+-- time. One that was heard in the future was heard before the server's clock was set back, and not since.
 with held as materialized (
   select classid::bigint << 32 | objid::bigint as id
   from pg_locks
