@@ -74,6 +74,8 @@ class OwnershipLaws:
         node = next((node for node in sim.nodes if node.level == NEWER and _row_of(node) == author.id), None)
         if node is None or not node.serving or node.shards.level < NEWER or self._looks_wrong():
             return
+        if node.first_row != author.id:
+            return  # while it was taken for dead, an older one may have found nobody and begun
         older = [name for name, _ in self._older()]
         self._must(not older, "S16 nothing is written that somebody cannot read", (node.name, older))
 
