@@ -19,7 +19,7 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.protocol import requests as ask
-from backstay.store import Applied
+from backstay.store import Applied, StoreError
 
 from ..sdk.kit import eventually, names
 
@@ -92,6 +92,40 @@ def test_an_instance_of_which_nothing_could_be_written_is_not_remembered_for_tha
                 )
             assert all(isinstance(answer, Exception) for answer in answers)
             assert not app.engine.rollback.one_by_one
+
+    asyncio.run(story())
+
+
+def test_a_start_behind_one_that_cannot_be_written_begins_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both are one request that was sent twice. The second is decided on what the first would have created."""
+
+    async def story() -> None:
+        async with AsyncBackstay(tmp_path / "app.db", [Listener]) as app:
+            apply = app.engine.store.apply
+            under_way: list[Callable[[Applied], None]] = []
+
+            def held_up(decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+                under_way.append(done)
+
+            app.engine.store.apply = held_up  # type: ignore[method-assign]
+            once = app.options(request_id="r")
+            first = asyncio.create_task(once.start(Listener, "l", 1))
+            await eventually(lambda: under_way, "the start and what its code did are being written")
+            broken = Applied(failed={0: StoreError("it cannot be written")})
+            with caplog.at_level(logging.CRITICAL):
+                under_way.pop()(broken)
+                await eventually(lambda: under_way, "the start is being written by itself")
+                second = asyncio.create_task(once.start(Listener, "l", 1))
+                await eventually(lambda: any(entry.answers for entry in app.engine.cache), "the second waits for it")
+                app.engine.store.apply = apply  # type: ignore[method-assign]
+                under_way.pop()(broken)
+                handle = await second
+                await asyncio.wait([first])
+            await handle.signal(Listener.say, "hello")
+            assert await handle.result() == ["hello"]
+            assert first.exception() is None or "it cannot be written" in str(first.exception())
 
     asyncio.run(story())
 

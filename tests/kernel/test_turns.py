@@ -15,7 +15,7 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import CompleteActivity, ScheduleActivity
 from backstay.kernel.features.cancel import Terminate
 from backstay.kernel.features.close import CompleteWorkflow
-from backstay.kernel.features.lease import Claim
+from backstay.kernel.features.lease import Claim, Offer
 from backstay.kernel.features.pause import Pause
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.signal import DeliverSignal
@@ -62,6 +62,8 @@ class Shared(Story):
         if isinstance(outcome, Refused):
             assert isinstance(other, Refused), f"refused as {outcome.reason} only on its own"
             assert other.reason == outcome.reason
+        elif isinstance(message, Offer):
+            assert (other is None) == (outcome.reply is None), "the reply is a decision, of which there are fewer here"
         else:
             assert other == outcome.reply
         self.cuts = (self.cuts >> 1) | ((self.cuts & 1) << 40)

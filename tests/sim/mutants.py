@@ -102,6 +102,13 @@ MUTANTS = [
         "engine.down is not None or (engine.holder and bool(self._unread))",
         "engine.down is not None",
     ),
+    Mutant(
+        "a start relies on one that is not yet written",
+        "backstay.engine.lookup:InstanceLookup._found",
+        "address_late(engine, (namespace, id), message, reply)",
+        "submit_late(engine, engine.cache.named(namespace, id) or 0, message, reply)",
+        often=("statement error", "request twice"),
+    ),
     Mutant("sends overtake each other", "backstay.engine.outbox:Outbox.dispatch", "len(queue) == 1", "True"),
     Mutant(
         "a group that is all of another loses its bound",
@@ -247,7 +254,7 @@ MUTANTS = [
     Mutant(
         "who was said something to before it was lost is forgotten",
         "backstay.engine.rollback:Rollback.discard",
-        "creates = any(item.turn.after == 0 for item in items)",
+        "creates = unborn or any(item.turn.after == 0 for item in items)",
         "creates = False",
         far=True,
     ),

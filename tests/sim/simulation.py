@@ -14,12 +14,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from pathlib import Path
 from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from msgspec.structs import replace
+
+from backstay.codec import exceptions, tracebacks
 from backstay.engine import notices, process_facts, shards, stealing, task_news
 from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.failure import Diagnostics
 from backstay.kernel.features.schedule import firing
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
@@ -581,10 +586,25 @@ class _Listener(logging.Handler):
             self._sim.violation("nothing unforeseen happens", f"{text}: {error!r} at {where}")
 
 
+def _diagnose(exc: BaseException) -> Diagnostics:
+    """What Python says of an exception, with the same names of files wherever this checkout is."""
+    found = tracebacks.diagnose(exc)
+    return replace(
+        found,
+        file=found.file and found.file.replace(*_HERE),
+        trace=[line.replace(*_HERE) for line in found.trace],
+        traceback=found.traceback and found.traceback.replace(*_HERE),
+    )
+
+
+_HERE = f"{Path(__file__).parents[2]}{os.sep}", ""
+
+
 @contextmanager
 def _one_process() -> Iterator[None]:
     """Every run has the same process: what it says of itself is a part of requests, whose length decides where they are cut."""
     with (
+        patch.object(exceptions, "diagnose", _diagnose),
         patch.object(os, "getpid", lambda: 10_000),
         patch.object(socket, "gethostname", lambda: "vm"),
         patch.object(process_facts, "gethostname", lambda: "vm"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -44,13 +46,21 @@ def test_one_seed_is_one_run(seed: int) -> None:
     assert report(seed, OPTIONS).digest == report(seed, OPTIONS).digest
 
 
-def test_one_seed_is_one_run_in_every_process() -> None:
-    """Whatever order a process has its sets in."""
+def test_one_seed_is_one_run_in_every_process(tmp_path: Path) -> None:
+    """Whatever order a process has its sets in, and wherever its checkout is."""
+    elsewhere = tmp_path / "a checkout with a longer name"
+    for part in ("src/backstay", "tests/sim"):
+        shutil.copytree(ROOT / part, elsewhere / part)
+    (elsewhere / "tests/__init__.py").touch()
     kinds = "{'link': True, 'published': True}, {'link': True, 'published': False}, {}"
     script = f"from tests.sim.runner import report\nfor kind in ({kinds}): print(report(3, {{**kind, 'operations': 100}}).digest)"
     told = {
-        subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": seed})
-        for seed in ("1", "4242")
+        subprocess.check_output(
+            [sys.executable, "-c", script],
+            cwd=place,
+            env={**os.environ, "PYTHONHASHSEED": order, "PYTHONPATH": f"{place}/src{os.pathsep}{place}"},
+        )
+        for order, place in (("1", ROOT), ("4242", elsewhere))
     }
     assert len(told) == 1
 

@@ -32,6 +32,13 @@ class CommandLog(Protocol):
     async def retained(self, key: int, command_type: str, request_id: str) -> CommandRecord | None: ...
 
 
+class NamedCommandLog(CommandLog, Protocol):
+    """The same, for instances by name: also for those that do not exist yet."""
+
+    def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None: ...
+    async def key_of(self, namespace: str, workflow_id: str) -> int | None: ...
+
+
 async def with_record(log: CommandLog, key: int, message: Message) -> Message:
     """The message, with the record of its first attempt if it may be a repetition."""
     return message if message.idempotency_key() is None else message.with_record(await record_of(log, key, message))
@@ -64,6 +71,28 @@ async def _submit_with_record(log: CommandLog, key: int, message: Message, reply
     except Exception as error:
         if reply is not None:
             reply(None, error)
+
+
+def address_late(log: NamedCommandLog, name: tuple[str, str], message: Message, reply: Reply) -> None:
+    """The same for an instance that is perhaps only being created."""
+    log.world.spawn(_address_with_record(log, name, message, reply), "backstay-again")
+
+
+async def _address_with_record(log: NamedCommandLog, name: tuple[str, str], message: Message, reply: Reply) -> None:
+    """Who creates the instance may fail while the record is being read. Then it has another key or none, and a record that was
+    found has never been written."""
+    try:
+        key = await log.key_of(*name)
+        while key is not None:
+            again = await with_record(log, key, message)
+            now = await log.key_of(*name)
+            if now == key:
+                log.submit(key, again, reply)
+                return
+            key = now
+        log.address(*name, message.with_record(None), reply)
+    except Exception as error:
+        reply(None, error)
 
 
 # -- repeated reports of workers

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Protocol
 
 from backstay.engine.cache import Cache, Reply
-from backstay.engine.idempotency import CommandLog, submit_late
+from backstay.engine.idempotency import NamedCommandLog, address_late, submit_late
 from backstay.kernel.message import Message
 from backstay.store import Ready, Store
 
@@ -21,7 +21,7 @@ NamedMessage = tuple[str, Message, Reply]
 """An instance id, the message for it, and the callback for the answer."""
 
 
-class Creates(CommandLog, Protocol):
+class Creates(NamedCommandLog, Protocol):
     """The part of an engine that decides messages for instances, also for those that do not exist yet."""
 
     store: Store
@@ -66,13 +66,14 @@ class InstanceLookup:
     def _found(self, namespace: str, messages: Sequence[NamedMessage], keys: Mapping[str, int]) -> None:
         engine = self._engine
         for id, message, reply in messages:
-            # Another message, perhaps an earlier attempt of this one, may have created the instance during the query.
-            key = keys.get(id) or engine.cache.named(namespace, id)
             try:
-                if key is None:
+                if id in keys:
+                    submit_late(engine, keys[id], message, reply)
+                elif engine.cache.named(namespace, id) is None:
                     engine.create(namespace, id, message, reply)
                 else:
-                    submit_late(engine, key, message, reply)
+                    # Another message, perhaps an earlier attempt of this one, has created the instance during the query.
+                    address_late(engine, (namespace, id), message, reply)
             except Exception as error:
                 log.exception("workflow %s: deciding %s failed", id, type(message).__name__)
                 reply(None, error)

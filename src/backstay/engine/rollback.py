@@ -25,7 +25,7 @@ from typing import Protocol
 from backstay.engine.batch import BatchEntry, Uncommitted
 from backstay.engine.cache import CachedInstance, Reply
 from backstay.engine.dispatch import Dispatcher
-from backstay.engine.idempotency import CommandLog, record_of, submit_late
+from backstay.engine.idempotency import NamedCommandLog, address_late, record_of, submit_late
 from backstay.engine.lifecycle import EngineHooks, call_all
 from backstay.engine.matching import Matching
 from backstay.kernel.features.deadline import Due
@@ -37,13 +37,11 @@ from backstay.store import Applied, Unavailable
 log = logging.getLogger("backstay.engine")
 
 
-class RollbackEngine(CommandLog, Protocol):
+class RollbackEngine(NamedCommandLog, Protocol):
     """The part of an engine that rollback uses."""
 
     down: Unavailable | None
 
-    def address(self, namespace: str, workflow_id: str, message: Message, reply: Reply) -> None: ...
-    async def key_of(self, namespace: str, workflow_id: str) -> int | None: ...
     def reconcile(self, key: int) -> None: ...
     def discard_cached(self, entry: CachedInstance) -> None: ...
     def stop_deciding(self, error: Unavailable) -> list[BatchEntry]: ...
@@ -74,12 +72,15 @@ class Rollback:
         committed: list[BatchEntry] = []
         lost: dict[int, list[BatchEntry]] = {}
         doomed: dict[int, CachedInstance] = {}
+        unborn: set[int] = set()
         for position, item in enumerate(batch):
             error = applied.failed.get(position)
             if error is None and position not in applied.stale:
                 committed.append(item)
                 continue
             doomed[id(item.entry)] = item.entry
+            if item.turn.after == 0:
+                unborn.add(id(item.entry))
             if error is not None and len(item.messages) == 1:
                 self._fail(item, error)
             else:
@@ -87,7 +88,7 @@ class Rollback:
                     self.one_by_one.add(item.entry.instance.name)
                 lost.setdefault(id(item.entry), []).append(item)
         for id_, entry in doomed.items():
-            self.discard(entry, lost.get(id_, []))
+            self.discard(entry, lost.get(id_, []), unborn=id_ in unborn)
         return committed
 
     def _fail(self, item: BatchEntry, error: Exception) -> None:
@@ -122,8 +123,9 @@ class Rollback:
         if reply is not None:
             reply(None, error)
 
-    def discard(self, entry: CachedInstance, lost: Sequence[BatchEntry] = ()) -> None:
-        """Roll an instance back to what is on disk: forget its entry, and all decisions that are not committed.
+    def discard(self, entry: CachedInstance, lost: Sequence[BatchEntry] = (), *, unborn: bool = False) -> None:
+        """Roll an instance back to what is on disk: forget its entry, and all decisions that are not committed. `unborn`: that
+        which was to create it is not among `lost`, because its only message has failed.
 
         A turn folds its events into the state as they are recorded, and a fold cannot be undone. So the whole entry is
         dropped, with its live code, and both are built again from history when they are next needed. The order matters. The
@@ -148,27 +150,15 @@ class Rollback:
         answers, entry.answers = entry.answers, []
         messages = [(message, reply) for message, reply, _, _ in answers]
         messages += [(message, reply) for item in items for message, reply, _, again in item.messages if again]
-        # The decision was to create the instance, and another process has created it: the messages are for that instance,
-        # which has another key.
-        creates = any(item.turn.after == 0 for item in items)
+        # The decision was to create the instance. Either another process has created it: the messages are for that instance,
+        # which has another key. Or nobody has, and the next start does.
+        creates = unborn or any(item.turn.after == 0 for item in items)
         for message, reply in messages:
             if creates and reply is not None:
-                engine.world.spawn(self._address_again(instance, message, reply), "backstay-again")
+                address_late(engine, instance.name, message, reply)
             else:
                 submit_late(engine, instance.key, message, reply)
         engine.world.soon(lambda: engine.reconcile(instance.key))
-
-    async def _address_again(self, instance: Instance, message: Message, reply: Reply) -> None:
-        try:
-            key = await self._engine.key_of(instance.namespace, instance.workflow_id)
-            if key is None:
-                # The record of an earlier attempt that it may have was never written, either.
-                again = message.with_record(None)
-                self._engine.address(instance.namespace, instance.workflow_id, again, reply)
-            else:
-                submit_late(self._engine, key, message, reply)
-        except Exception as error:
-            reply(None, error)
 
     def _undo(self, item: BatchEntry) -> None:
         """Free the slots that a decision had reserved."""

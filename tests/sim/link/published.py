@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
+import traceback
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -214,6 +216,7 @@ class Published:
             *((module, "time", clock) for module in (_activity_lease, _query_task_authority, client, worker)),
             *((module, "uuid", ids) for module in (client, worker)),
             (retry_policy, "random", SimpleNamespace(uniform=dice.uniform)),
+            (worker, "traceback", SimpleNamespace(format_exc=_without_places)),
         ]
         kept = [(module, name, getattr(module, name)) for module, name, _ in patches]
         for module, name, value in patches:
@@ -236,6 +239,11 @@ class Published:
             said.setLevel(level)
             said.propagate = propagate
             quiet.setLevel(loud)
+
+
+def _without_places() -> str:
+    """The exception that is handled, as it reads wherever this checkout and its packages are."""
+    return "".join(traceback.format_exception_only(sys.exception()))
 
 
 class _Listener(logging.Handler):
