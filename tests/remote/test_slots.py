@@ -119,3 +119,26 @@ def test_never_more_is_given_than_there_is() -> None:
                     node.used = dice.randint(0, node.used)
             may = sum(max(node.slots, node.used) for node in nodes)
             assert may <= total, f"seed {seed}, step {step}: nodes may lease {may} of {total}"
+
+
+def test_what_a_node_has_forgotten_takes_a_slot_until_it_is_done() -> None:
+    """A node that has lost the shard of a task may not count it any more; the worker still works on it."""
+    first, second = nodes = [Node(), Node()]
+    first.waiting = 1
+    settle(1, nodes)
+    assert first.used == 1
+    second.waiting = 1
+    total, shares, held = Slots(1, 0, 0), [first.share, second.share], {first.share: Slots(1, 0, 0), second.share: NONE}
+
+    def change() -> int:
+        second.answer()
+        for share, slots in divide(total, shares, held, NONE, 0.0).items():
+            share.give(slots)
+        first.take()
+        first.used = 0
+        first.answer()
+        return second.share.given.workflow
+
+    assert [change(), change(), change()] == [0, 0, 0]
+    held[first.share] = NONE
+    assert change() == 1

@@ -257,6 +257,7 @@ MUTANTS = [
         "creates = unborn or any(item.turn.after == 0 for item in items)",
         "creates = False",
         far=True,
+        often=("statement error", "conflict", "request twice"),
     ),
     Mutant(
         "a second try is not answered by the record",

@@ -100,7 +100,8 @@ def _divide(
     lacking = any(
         has < target and (waits > 0 or not has) for has, target, waits in zip(given, targets, waiting, strict=True)
     )
-    room = total - sum(taken)
+    # A node may not know of all that has come from it: it was started again, or its shards have moved.
+    room = total - sum(map(max, taken, held))
     wanted: list[int] = []
     for has, target in zip(given, targets, strict=True):
         if target < has and (lacking or room < 0):

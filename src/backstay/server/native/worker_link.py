@@ -131,14 +131,17 @@ class WorkerLink:
         holding: list[wire.HeldTask],
         unheard: frozenset[str] = frozenset(),
         elsewhere: Iterable[wire.HeldTask] = (),
+        given: Iterable[Task] = (),
     ) -> list[str]:
         """Take over the tasks that the worker holds and release its other leases. Returns the tasks that it has lost.
 
-        `unheard`: tasks that the link before this one had not sent. `elsewhere`: tasks that came from other nodes.
+        `unheard`: tasks that the link before this one had not sent. `elsewhere`: tasks that came from other nodes. `given`: leases
+        of the link before this one. Where another node owns their instance by now, it does not count them: they came from here.
         """
         engine = self.server.engine
         engine.matching.remote_workers.add(self.station)
         leased = {task.id: task for task in engine.leases.of(self.worker.namespace, self.worker.worker_id)}
+        leased |= {task.id: task for task in given if not engine.owns(task.workflow)}
         lost: list[str] = []
         for held in holding:
             task = leased.pop(held.task_id, None)

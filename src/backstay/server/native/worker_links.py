@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from backstay.engine.periodic import PeriodicJob
 from backstay.engine.workers import Lane
 from backstay.engine.world import Alarm
+from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.native import worker as wire
 from backstay.server.native.node_proxy import NodeProxy, nodes_of
@@ -86,7 +87,8 @@ class WorkerLinks:
                 self._server.release(task, begun=False)
         for link in self:
             for task in list(link.station.held.values()):
-                if task.state == "leased" and engine.leases.get(link.worker.namespace, task.id) is None:
+                known = not engine.owns(task.workflow) or engine.leases.get(link.worker.namespace, task.id) is not None
+                if task.state == "leased" and not known:
                     engine.matching.remote_workers.release(task.id)
             engine.dispatcher.serve_worker(link.station)
 
@@ -120,15 +122,17 @@ class WorkerLinks:
         key = (link.worker.namespace, link.worker.worker_id)
         before = self._links.get(key)
         unheard: frozenset[str] = frozenset()
+        given: list[Task] = []
         if before is not None:
             unheard = frozenset(before.unsent)
+            given = [task for task in before.station.held.values() if task.state == "leased"]
             self._replace(before)
         self._links[key] = link
         if not self._server.store.exclusive:
             self._nodes_job.start(LOOK)
             if link.slots.shared:
                 self.on_shared()
-        return link.open(opening.holding, unheard, opening.elsewhere)
+        return link.open(opening.holding, unheard, opening.elsewhere, given)
 
     def send_away(self) -> None:
         """Close all links because another server is the engine. The workers keep their tasks and open links there."""
