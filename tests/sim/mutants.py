@@ -101,6 +101,7 @@ MUTANTS = [
         "backstay.engine.recovery:Recovery._needs_probe",
         "engine.down is not None or (engine.holder and bool(self._unread))",
         "engine.down is not None",
+        often=("recovery error", "join", "kill"),
     ),
     Mutant(
         "a start relies on one that is not yet written",
@@ -165,6 +166,7 @@ MUTANTS = [
         "backstay.engine.rollback:Rollback.refuse_or_defer",
         "self._deferred.append((key, message))",
         "",
+        often=("store down", "ambiguous error", "slow commit"),
     ),
     Mutant(
         "a poll waits for a lease that was lost",
@@ -243,6 +245,7 @@ MUTANTS = [
             "found = None if to_come else await check()",
             "found = None if to_come else await check()\nself.add(key, topic, Waiter(answer, check, future))",
         ),
+        often=("slow commit", "missed notice"),
     ),
     Mutant(
         "who waits remembers what is there behind its check",
@@ -272,6 +275,7 @@ MUTANTS = [
         "reply is not None or again",
         "reply is not None",
         far=True,
+        often=("conflict", "falsely dead", "late report"),
     ),
     Mutant(
         "a task that is tried again waits for the clock of before",
@@ -279,6 +283,7 @@ MUTANTS = [
         "created_at=turn.now",
         "created_at=task.created_at",
         far=True,
+        often=("clock step", "other build", "clock"),
     ),
     # fences and attempts
     Mutant("crashes have no bound", "backstay.kernel.features.activity.crashes:_crashed", "crashes <= bound", "True"),
@@ -293,6 +298,7 @@ MUTANTS = [
         "backstay.kernel.features.activity.schedule:serves",
         'return not (execution.running and task.state == "ready")',
         "return True",
+        often=("task falsified",),
     ),
     Mutant(
         "who never reported was never given it", "backstay.kernel.features.activity.crashes:lost", "not begun", "True"
@@ -308,6 +314,7 @@ MUTANTS = [
         "backstay.kernel.features.activity.attempts:_is_current",
         "return until > now",
         'return task.state == "leased" and until > now',
+        often=("task falsified", "late report"),
     ),
     Mutant("giving up is an outcome", "backstay.kernel.features.activity.attempts:fail", "message.gave_up", "False"),
     Mutant(

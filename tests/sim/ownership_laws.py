@@ -139,11 +139,12 @@ class OwnershipLaws:
         if node is None:
             return
         within = self._sim.disk.within(given)
-        held = node.app.engine.held_tasks()
+        held, executor_of = node.app.engine.held_tasks(), node.app.engine.matching.executor_of
         left = [
             task.id
             for task in self._sim.disk.all_tasks()
             if within(task.workflow) and task.state == "leased" and task.until is None and task.id in held
+            if executor_of(task.owner or "") is not None  # it may also hold an attempt that is over
         ]
         sabotaged = any(within(key) for key in self._sim.sabotaged | self._sim.amnesia.instances)
         self._must(sabotaged or not left, "S4 a lease without an end is its shard owner's", (node.name, left))
