@@ -76,6 +76,8 @@ class OwnershipLaws:
             return
         if node.first_row != author.id:
             return  # while it was taken for dead, an older one may have found nobody and begun
+        if any(one.level < NEWER and one.serving and _row_of(one) != one.first_row for one in sim.nodes):
+            return  # an older one that was taken for dead is back, and others may have begun by the sight of it
         older = [name for name, _ in self._older()]
         self._must(not older, "S16 nothing is written that somebody cannot read", (node.name, older))
 

@@ -135,6 +135,14 @@ SHARD_MUTANTS = [
     ),
     # beside the owner
     Mutant(
+        "what is reported is done again by the next owner",
+        "backstay.engine.guest_leases:GuestLeases.give_ends",
+        "task.id in held or not engine.is_at_rest(task.workflow)",
+        "task.id in held",
+        far=True,
+        often=("conflict", "falsely dead", "late report"),
+    ),
+    Mutant(
         "what is stolen has no end",
         "backstay.engine.engine:Engine._steal",
         "replace(taker, until=until)",
@@ -213,9 +221,9 @@ SHARD_MUTANTS = [
     ),
     Mutant(
         "the level is raised before all have it",
-        "backstay.engine.shards:Shards.level",
-        "min((node.facts.level for node in self.nodes.values()), default=self._facts().level)",
-        "max((node.facts.level for node in self.nodes.values()), default=self._facts().level)",
+        "backstay.engine.shards:Shards.check",
+        "min((node.facts.level for node in view.nodes), default=self._facts().level)",
+        "max((node.facts.level for node in view.nodes), default=self._facts().level)",
         often=("older level",),
     ),
     # without links

@@ -502,16 +502,19 @@ class Engine:
         """Bring the tasks of an instance back to what its history expects, and offer them to workers."""
         if not self.owned[key & self._mask]:
             return
-        # A task on its way to or from a worker is held by no executor for a moment, and must not be taken for lost. So
-        # `holding` is only given for an instance at rest.
-        entry = self.cache.get(key)
-        at_rest = key not in self.rollback.restless and (entry is None or not (entry.inflight or entry.code_is_busy))
         message = Reconcile(
             incarnation=self.incarnation,
-            holding=self.held_tasks() if at_rest else None,
+            holding=self.held_tasks() if self.is_at_rest(key) else None,
             asked_at=self.world.now(),
         )
         self.submit(key, message, reply, again=False)
+
+    def is_at_rest(self, key: int) -> bool:
+        """Whether no task of this instance is on its way to or from a worker: it is held by no executor for that moment, and must
+        not be taken for lost."""
+        entry = self.cache.get(key)
+        busy = entry is not None and (entry.inflight or entry.code_is_busy)
+        return not busy and key not in self.rollback.restless and not self.loading.reads(key)
 
     def held_tasks(self) -> frozenset[str]:
         """The tasks that workers in this process are working on."""

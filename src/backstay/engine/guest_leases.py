@@ -37,7 +37,8 @@ class GuestLeases:
         self._job.start(LEASE // 4)
 
     async def give_ends(self, shards: Collection[int]) -> bool:
-        """Give each lease without an end an end, if a worker of this process works under it. True: each has one, on disk."""
+        """Give each lease without an end an end, if a worker of this process works under it, or its report may be on its way: the
+        next owner would let another do the work again. True: each has one, on disk."""
         engine = self._engine
         after: tuple[int, str] | None = None
         renewals: list[asyncio.Future[bool]] = []
@@ -45,7 +46,8 @@ class GuestLeases:
             page = await engine.store.endless(PAGE, after, shards=list(shards))
             held = engine.held_tasks()
             for task in page:
-                if task.id in held and task.owner is not None and engine.matching.executor_of(task.owner) is not None:
+                lives = task.id in held or not engine.is_at_rest(task.workflow)
+                if lives and task.owner is not None and engine.matching.executor_of(task.owner) is not None:
                     self.add(task)
                     renewals.append(self._renew(task))
             if len(page) < PAGE:

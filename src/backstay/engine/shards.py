@@ -80,6 +80,9 @@ class Shards:
         self._rows: list[ShardRow] = [ShardRow(None, -1)] * engine.store.shards
         self._read: Sequence[ShardRow] = ()  # what the last look has found
         self.nodes: dict[int, NodeRow] = {}
+        # What every process can read, as the last look has seen it. Who is silent counts until it is fenced: it may go on. And it
+        # does not rise when this process fences one: an older one may have been let in by the sight of that row since.
+        self.level = facts().level
         # How much other processes have committed, and the version of the registries, as the last look has seen them.
         self.commits: Sequence[int] | None = None
         self.registry: int | None = None
@@ -232,6 +235,7 @@ class Shards:
             self._marked = None  # its row is new
         self._me = view.me
         self.nodes = {node.id: node for node in view.nodes}
+        self.level = min((node.facts.level for node in view.nodes), default=self._facts().level)
         self.commits, self.registry = view.commits, view.registry
         if view.shards is not self._read:  # else they are known: most looks find what the one before has found
             self._read = view.shards
@@ -293,11 +297,6 @@ class Shards:
                 f" (they have level {min(levels)}, this one has {mine}); run their release"
             )
         self._compatible = True
-
-    @property
-    def level(self) -> int:
-        """What every process can read, as of the last look. Who is silent counts until it is fenced: it may go on."""
-        return min((node.facts.level for node in self.nodes.values()), default=self._facts().level)
 
     # -- the dead
 
