@@ -40,7 +40,7 @@ LINK_MUTANTS = [
         "self.leases.get(task_id) == pending.report.attempt",
         "task_id in self.leases",
         link=True,
-        often=("stop worker", "store down", "busy"),
+        often=("late segment", "slow segment", "stop server"),
     ),
     Mutant(
         "live code goes on after what another worker decided",
@@ -170,6 +170,7 @@ LINK_MUTANTS = [
         "max(slots[kind], used[kind])",
         "slots[kind]",
         link=True,
+        also=("backstay.sdk.remote.slots:_divide", "sum(map(max, taken, held))", "sum(taken)"),
     ),
     Mutant(
         "what a node that is gone was to be told is told to nobody",
