@@ -260,8 +260,7 @@ class PublishedLaws:
         for task in sim.disk.all_tasks():
             if task.routing.queue != QUEUE or task.state != "ready" or task.kind not in waiting:
                 continue
-            ready = max(task.available_at, task.created_at) < sim.true_time() - patience * SECOND
-            late = ready and not sim.auditor.held_back(task)
+            late = self._ready.get(task.id, since) < since and not sim.auditor.held_back(task)
             self._must(not late, "in calm a ready task comes to a poll that waits", (task, waiting[task.kind]))
 
     def _doubles(self) -> None:
