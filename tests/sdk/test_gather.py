@@ -24,7 +24,7 @@ from backstay import (
 )
 from backstay.kernel.event import Recorded
 
-from .kit import events, evicting, memory, names
+from .kit import events, eventually, evicting, memory, names
 
 
 @activity(type="echo")
@@ -324,6 +324,7 @@ async def test_a_bound_keeps_so_many_in_flight(limit: int) -> None:
     async def busy(n: int) -> int:
         flying.append(n)
         most.append(len(flying))
+        await eventually(lambda: max(most) >= min(limit, 10), "so many are in flight")
         await asyncio.sleep(0.002)
         flying.remove(n)
         return n
