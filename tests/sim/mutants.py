@@ -191,13 +191,6 @@ MUTANTS = [
         "return False",
     ),
     Mutant(
-        "what is restored counts from one again",
-        "backstay.kernel.features.reconcile:_attempts_before",
-        "max(turn.now - turn.run.started_at, 0) // SECOND + 1",
-        "task.attempt",
-        often=("task lost", "late report", "lease runs out"),
-    ),
-    Mutant(
         "nothing lost is restored",
         "backstay.kernel.features.reconcile:reconcile",
         "turn.put_task(replace(task, attempt=_attempts_before(turn, task), repair_count=1))",
