@@ -309,14 +309,6 @@ class Flow:
         return self.run.part(Activities).open[step]
 
 
-def restored(lost: Task, found: Task) -> Task:
-    """What is to be restored of a row that is lost. Nobody knows which attempts of a workflow task there were: it has had more."""
-    if lost.kind != "workflow":
-        return replace(lost, repair_count=1)
-    assert found.attempt > lost.attempt
-    return replace(lost, repair_count=1, attempt=found.attempt)
-
-
 def given(
     *commands: Command, machine: Machine = MACHINE, limits: Limits | None = None, at: float = 0, **options: Any
 ) -> Flow:

@@ -24,7 +24,7 @@ from backstay.kernel.features.timer import StartTimer, TimerScheduled
 from backstay.kernel.features.update import CompleteUpdate
 
 from ..deciding import vars_of
-from ..given import TALKING, Flow, given, instant, names, only, restored
+from ..given import TALKING, Flow, given, instant, names, only
 from ..stored import refold, snapshot
 
 WAIT = OpenConditionWait(condition_key="paid", condition_definition_fingerprint="f1")
@@ -143,7 +143,7 @@ def test_the_task_of_a_condition_timeout_is_restored_as_it_was() -> None:
     lost = flow.workflow_task
     flow.lose(lost.id)
     assert flow.when(Reconcile(incarnation="engine-2")).reply.restored == [lost.id]
-    assert flow.workflow_task == restored(lost, flow.workflow_task)
+    assert flow.workflow_task == replace(lost, repair_count=1)
 
 
 def test_a_wait_that_held_before_its_timer_fired_is_satisfied_though_the_timer_fired_meanwhile() -> None:

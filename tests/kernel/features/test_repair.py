@@ -18,7 +18,7 @@ from backstay.kernel.features.start import Reserve
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.task import Block
 
-from ..given import TALKING, Flow, given, names, only, restored, running
+from ..given import TALKING, Flow, given, names, only, running
 from ..stored import snapshot
 
 REPAIR = Repair(work=Reconcile(incarnation="engine-1", force=True), liveness_state="repair_needed", wait_kind="signal")
@@ -60,7 +60,7 @@ def test_exactly_what_is_missing_is_restored(flow_of: Any) -> None:
     decision = flow.when(REPAIR)
     assert decision.reply.command.outcome == "repair_dispatched"
     assert decision.reply.work.restored == [lost.id]
-    assert flow.rows == {lost.id: restored(lost, flow.rows[lost.id])}
+    assert flow.rows == {lost.id: replace(lost, repair_count=1)}
     command_id = decision.reply.command.command_id
     assert [entry.event for entry in decision.events] == [
         RepairRequested(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from backstay.kernel.command import Command
 from backstay.kernel.failure import Failure
@@ -31,7 +32,7 @@ from backstay.kernel.task import Block
 from backstay.kernel.values import accepted_after
 
 from ..deciding import vars_of
-from ..given import TALKING, Flow, given, names, only, parameter, restored
+from ..given import TALKING, Flow, given, names, only, parameter
 from ..stored import refold, snapshot
 
 LATER = StartTimer(delay_seconds=600)
@@ -387,7 +388,7 @@ def test_a_lost_task_of_an_update_is_restored_as_it_was() -> None:
     lost = flow.workflow_task
     flow.lose(lost.id)
     assert flow.when(Reconcile(incarnation="engine-2")).reply.restored == ["RUN1-v4"]
-    assert flow.workflow_task == restored(lost, flow.workflow_task)
+    assert flow.workflow_task == replace(lost, repair_count=1)
 
 
 # -- bad completions

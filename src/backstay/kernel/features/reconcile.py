@@ -88,7 +88,7 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
             turn.features.lease_lost(turn, task)
             task = instance.tasks.get(id)
         if task is not None:
-            turn.put_task(replace(task, attempt=_attempts_before(turn, task), repair_count=1))
+            turn.put_task(replace(task, repair_count=1))
         result.restored.append(id)
     if instance.run is not None and (instance.missing_tasks != left or (instance.needs_reconcile and not left)):
         # Write the row of the instance again with the right number of tasks. Otherwise the sweep would come back for ever,
@@ -98,14 +98,6 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
     if (message.ask or message.force) and instance.run is not None:
         turn.features.resend_unanswered(turn)
     turn.reply = result
-
-
-def _attempts_before(turn: Turn, task: Task) -> int:
-    """More attempts than the task can have had before its row was lost. History does not count those of workflow tasks; if they
-    began at one again, the late report of an old attempt would pass for that of the new one."""
-    if task.kind != "workflow":
-        return task.attempt
-    return max(turn.now - turn.run.started_at, 0) // SECOND + 1
 
 
 def _lease_is_over(owner: str | None, until: Micros | None, now: Micros, incarnation: str) -> bool:
