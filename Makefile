@@ -11,19 +11,24 @@ FUZZ := $(VENV)/.fuzz
 DOCS := $(VENV)/.docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-nodes check docs pictures bench contract sim fuzz clean help
+# Tests start hundreds of processes: each of them loads compiled modules, also where the environment forbids to write them.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test test-all tests test-nodes check types types-of-tests style imports page reference docs pictures bench contract sim fuzz clean help
 
 help:
 	@echo "make demo      an order survives three kill -9, with proof (about ten seconds)"
-	@echo "make test      all checks and all tests"
+	@echo "make test      all checks, and the tests of a change; ends with the ten slowest"
+	@echo "make test-all  all checks and all tests, also those marked 'full'; make test TEST_ALL=1 is the same"
 	@echo "make test-nodes  the tests over HTTP and of the scenarios, with three nodes instead of one server"
 	@echo "make check     linters, formatter, types, import rules"
+	@echo "make reference  what is made from the code: the client without await, parts of docs/reference"
 	@echo "make docs      the documentation as a site, in build/site"
 	@echo "make pictures  the pictures of the operator's page in README and docs"
 	@echo "make contract  what of the contract is proven"
 	@echo "make sim       bad days, simulated: SEEDS=2000, or SEED=7 for one of them; see docs/explanation/simulator.md"
 	@echo "make fuzz      generated requests to every route of a server: SECONDS=60 SEED=1"
-	@echo "make bench     the benchmarks"
+	@echo "make bench     what Backstay costs, in one table with budgets: AGAINST=COMMIT ONLY=w1,w2 ROUNDS=10 JSON=file"
 	@echo "make clean     remove what the targets above have made"
 
 demo: $(PACKAGE)
@@ -32,8 +37,18 @@ demo: $(PACKAGE)
 # Many tests wait for processes of their own: more of them at once than there are cores.
 JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 
-test: check $(BROWSER)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+# `make test` leaves out what is marked `full` (see CONTRIBUTING.md), unless somebody asks for everything: with TEST_ALL=1, in the
+# environment too, or with [test-all] in the message of the last commit.
+TEST_ALL ?= $(shell git log -1 --format=%B 2> /dev/null | grep -F -o -m 1 '[test-all]')
+SELECT = $(if $(TEST_ALL),,-m 'not full')
+
+test: check tests
+
+test-all:
+	$(MAKE) test TEST_ALL=1
+
+tests: $(BROWSER)
+	$(BIN)/python -m tools.run_tests -n $(JOBS) --dist worksteal --durations 10 $(SELECT)
 
 # Every request goes to any of three nodes of one PostgreSQL: with links between them, without, and without sessions that show
 # who is alive.
@@ -43,13 +58,30 @@ test-nodes: $(READY)
 	$(BIN)/pytest -n $(JOBS) --nodes 3 --links off $(NODE_TESTS)
 	$(BIN)/pytest -n $(JOBS) --nodes 3 --sessions no tests/interop tests/scenarios
 
+# The parts at the same time.
 check: $(READY)
+	@$(MAKE) --no-print-directory -j 3 types-of-tests types style imports page
+
+types: $(READY)
+	$(BIN)/pyright src examples
+
+types-of-tests: $(READY)
+	$(BIN)/pyright -p tests/pyrightconfig.json
+
+style: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright src examples
-	$(BIN)/pyright -p tests/pyrightconfig.json
+
+imports: $(READY)
 	$(BIN)/lint-imports
+
+page: $(READY)
 	$(BIN)/oxlint --deny-warnings --no-error-on-unmatched-pattern src/backstay/waterline/static
+	$(BIN)/oxfmt --check src/backstay/waterline/static/js
+
+reference: $(READY)
+	$(BIN)/python -m tools.sync_client
+	$(BIN)/python -m tools.reference
 
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
@@ -75,16 +107,17 @@ fuzz: $(FUZZ)
 	$(BIN)/python -m tests.fuzz --seconds $(SECONDS) --seed $(or $(SEED),1)
 
 bench: $(READY)
-	$(BIN)/python bench/run.py
+	$(BIN)/python bench/run.py $(if $(AGAINST),--against $(AGAINST)) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
+	  $(if $(JSON),--json $(JSON))
 
-# What the demo needs: the package itself.
+# What the demo and the README need: the package, with the page of `dw dev`.
 $(PACKAGE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Backstay needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "this Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable .
+	$(PIP) --editable '.[server]'
 	@touch $@
 
 # What checks and tests need: its development tools as well.

@@ -1,11 +1,11 @@
-"""Children: how long a parent waits for 1,000 of them, and whether time and memory are linear in their number.
+"""Children that wait: what 1,000 of them in flight cost one parent, against 100 of each of ten.
 
-Prints the wall time of the fan (W3 with children instead of activities), and what 1,000 children in flight cost against
-ten times 100: CPU, and memory held while all of them wait.
+Prints the CPU until all of them wait and the memory that they hold meanwhile, both as ratios, and the bytes of one.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import tempfile
@@ -13,18 +13,9 @@ import time
 import tracemalloc
 from pathlib import Path
 
+from measuring import small
+
 from backstay import AsyncBackstay, child, gather, signal, wait, workflow
-
-
-@workflow
-def leaf(n: int) -> int:
-    return n
-
-
-@workflow
-def fan(width: int) -> int:
-    return sum(gather(leaf.step(n) for n in range(width)))
-
 
 TYPE = "waiting-child"
 
@@ -62,31 +53,28 @@ async def in_flight(path: Path, crowds: int, width: int) -> tuple[float, float]:
         return time.process_time() - began, used
 
 
-async def timed(app: AsyncBackstay, crowds: int, width: int) -> tuple[float, float]:
-    """Wall and CPU seconds of so many fans, one after another."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    for number in range(crowds):
-        await app.execute(fan, f"fan-{crowds}-{number}", width)
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
-async def main() -> None:
+async def measure(many: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as directory:
-        async with AsyncBackstay(Path(directory) / "fan.db", [leaf, fan]) as app:
-            await timed(app, 1, 50)
-            _, small = await timed(app, 10, 100)
-            wall, large = await timed(app, 2, 1000)
-        narrow = await in_flight(Path(directory) / "narrow.db", 10, 100)
-        wide = await in_flight(Path(directory) / "wide.db", 1, 1000)
-    found = {
-        "fan_of_1000_children_s": round(wall / 2, 3),
-        "cpu_of_1000_against_ten_times_100": round(large / 2 / small, 2),
-        "in_flight_cpu_ratio": round(wide[0] / narrow[0], 2),
-        "in_flight_memory_ratio": round(wide[1] / narrow[1], 2),
-        "bytes_per_child_in_flight": round(wide[1] / 1000),
+        narrow = await in_flight(Path(directory) / "narrow.db", 10, many // 10)
+        wide = await in_flight(Path(directory) / "wide.db", 1, many)
+    return {
+        "cpu_ratio": round(wide[0] / narrow[0], 2),
+        "memory_ratio": round(wide[1] / narrow[1], 2),
+        "bytes_per_child": round(wide[1] / many),
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="append the result to it")
+    small(parser)
+    options = parser.parse_args()
+    found = asyncio.run(measure(20 if options.small else 1000))
     print(json.dumps(found))
+    if options.json:
+        with open(options.json, "a") as file:
+            file.write(json.dumps({"results": found}) + "\n")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import subprocess
 import sys
@@ -29,8 +28,9 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
+from measuring import cpu, small
 
-from backstay.engine.run_views import summary_row
+from backstay.engine.views.run_views import summary_row
 from backstay.kernel.task import Block, Task
 from backstay.kernel.values import KEY_BITS, KEY_EPOCH, SECOND, Routing
 from backstay.kernel.views.summary import RunSummary
@@ -248,12 +248,17 @@ def make_file(path: str, runs: int) -> None:
         connection.execute("begin")
         for table, found in tables(part).items():
             if found:
-                connection.executemany(f"insert into {table} values ({','.join('?' * len(found[0]))})", found)
+                names = [name for _, name, *_ in connection.execute(f"pragma table_info({table})")][: len(found[0])]
+                values = ",".join("?" * len(names))  # later columns have defaults
+                connection.executemany(f"insert into {table} ({','.join(names)}) values ({values})", found)
         connection.execute("commit")
     connection.execute(ATTRIBUTE.format("?", "?", "?", "?"), ("search_attribute", "default", "amount", b'"int"'))
     connection.close()
 
 
+COLUMNS = """
+select column_name from information_schema.columns where table_schema = $1 and table_name = $2 order by ordinal_position
+"""
 ATTRIBUTE = "insert into registry (kind, namespace, name, body) values ({}, {}, {}, {})"
 
 
@@ -268,7 +273,11 @@ async def make_schema(url: str, runs: int) -> None:
             await connection.execute("set local synchronous_commit = off")
             for table, found in tables(part).items():
                 if found:
-                    await connection.copy_records_to_table(table, schema_name=place.schema, records=found)
+                    listed = await connection.fetch(COLUMNS, place.schema, table)
+                    names = [row[0] for row in listed][: len(found[0])]
+                    await connection.copy_records_to_table(
+                        table, schema_name=place.schema, records=found, columns=names
+                    )
     await connection.execute(
         ATTRIBUTE.format("$1", "$2", "$3", "$4"), "search_attribute", "default", "amount", b'"int"'
     )
@@ -315,12 +324,6 @@ def ask(http: HTTPConnection, path: str) -> tuple[float, bytes]:
     return took, body
 
 
-def cpu(pid: int) -> float:
-    """Milliseconds of CPU that the server has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
-
-
 def measure(port: int, pid: int) -> None:
     http = HTTPConnection("127.0.0.1", port)
     pulse = Pulse(port)
@@ -341,7 +344,7 @@ def measure(port: int, pid: int) -> None:
         for _ in range(ASKED):
             took, body = ask(http, named)
             times.append(took * 1000)
-        used = (cpu(pid) - used) / ASKED
+        used = (cpu(pid) - used) * 1000 / ASKED
         told = msgspec.json.decode(body)
         number = told.get("flow_count", told.get("count", told.get("workflow_count", len(told.get("suggestions", [])))))
         more = "" if told.get("complete", True) else "+"
@@ -360,7 +363,10 @@ def main() -> None:
     options.add_argument("--runs", type=int, default=1_000_000)
     options.add_argument("--keep", type=Path)
     options.add_argument("--store")
+    small(options)
     given = options.parse_args()
+    if given.small:
+        given.runs = 200
     with tempfile.TemporaryDirectory() as place:
         file = given.keep or Path(place) / "lists.db"
         store = given.store or f"sqlite:{file}"

@@ -12,6 +12,7 @@ times the CPU of a workflow at 1,000 workflows a second.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import resource
@@ -22,8 +23,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-ROUNDS, IN_FLIGHT = 4, 50
+from measuring import cpu, small
+
+IN_FLIGHT = 50
 MODES = {"trickle": (80, 10), "steady": (1000, 200), "fast": (1000, 0)}
+LEAST = {"trickle": (3, 10), "steady": (6, 20), "fast": (50, 0)}
 """How many workflows, and how many of them a second; 0: as fast as they go."""
 TOKEN = "live"
 
@@ -36,12 +40,6 @@ def start(database: Path) -> tuple[subprocess.Popen[str], str]:
     )
     assert process.stdout is not None
     return process, process.stdout.readline().split()[-1]
-
-
-def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 class Stream:
@@ -79,22 +77,29 @@ def topics_of(number: int) -> list[str]:
     return [f"run:nap-{number % 100}"] if number % 4 == 3 else ["runs"]
 
 
-async def measure(url: str, pid: int, counts: list[int]) -> None:
+async def measure(url: str, pid: int, counts: list[int], *, least: bool) -> None:
+    modes = LEAST if least else MODES
     load = await asyncio.create_subprocess_exec(
-        sys.executable, __file__, "--load", url, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        __file__,
+        "--load",
+        url,
+        *(["--small"] if least else []),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
     )
     assert load.stdin is not None
     assert load.stdout is not None
     await load.stdout.readline()
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
-    for mode, count in [(mode, count) for _ in range(ROUNDS) for mode in MODES for count in counts]:
+    for mode, count in [(mode, count) for _ in range(1 if least else 4) for mode in modes for count in counts]:
         streams = [await listen(url, topics_of(number)) for number in range(count)]
         before = cpu(pid)
         load.stdin.write(mode.encode() + b"\n")
         took = float(await load.stdout.readline())
         spent = cpu(pid) - before
         frames = sum(stream.frames for stream in streams) / took
-        found.setdefault((mode, count), []).append((spent / took, spent / MODES[mode][0], frames))
+        found.setdefault((mode, count), []).append((spent / took, spent / modes[mode][0], frames))
         for stream in streams:
             await stream.close()
     load.stdin.close()
@@ -112,7 +117,7 @@ def span(values: Sequence[float], unit: float) -> str:
     return f"{min(values) * unit:.0f}/{statistics.median(values) * unit:.0f}/{max(values) * unit:.0f}"
 
 
-async def load(url: str) -> None:
+async def load(url: str, modes: dict[str, tuple[int, int]], naps: int = 100) -> None:
     """Run workflows when told to (`go` on stdin), and say how many seconds it took."""
     from backstay import AsyncClient, AsyncWorker, activity, sleep, workflow
 
@@ -132,7 +137,7 @@ async def load(url: str) -> None:
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(told), sys.stdin)
     async with AsyncWorker(url, [hello, nap, greet], token=TOKEN), AsyncClient(url, token=TOKEN) as client:
-        for number in range(100):
+        for number in range(naps):
             await client.start(nap, f"nap-{number}")
 
         async def steadily(count: int, rate: int) -> None:
@@ -142,7 +147,7 @@ async def load(url: str) -> None:
                 await asyncio.sleep(max(began + (number + 1) / rate - loop.time(), 0))
             await asyncio.gather(*running)
 
-        await steadily(200, 200)
+        await steadily(2 * naps, 200)
         print("ready", flush=True)
 
         async def some(count: int) -> None:
@@ -151,7 +156,7 @@ async def load(url: str) -> None:
 
         while line := await told.readline():
             began = loop.time()
-            count, rate = MODES[line.decode().strip()]
+            count, rate = modes[line.decode().strip()]
             if rate:
                 await steadily(count, rate)
             else:
@@ -160,16 +165,21 @@ async def load(url: str) -> None:
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["--load"]:
-        asyncio.run(load(sys.argv[2]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("streams", nargs="*", type=int)
+    small(parser)
+    parser.add_argument("--load", metavar="URL", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.load:
+        asyncio.run(load(given.load, LEAST, 4) if given.small else load(given.load, MODES))
         return 0
-    counts = [int(count) for count in sys.argv[1:]] or [0, 200, 1000]
+    counts = given.streams or ([0, 4] if given.small else [0, 200, 1000])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, max(counts) * 2 + 1000), hard), hard))
     with tempfile.TemporaryDirectory() as directory:
         process, url = start(Path(directory) / "live.db")
         try:
-            asyncio.run(measure(url, process.pid, counts))
+            asyncio.run(measure(url, process.pid, counts, least=given.small))
             return 0
         finally:
             process.terminate()

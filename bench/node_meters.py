@@ -1,15 +1,12 @@
-"""What `nodes.py` reads before and after its work: CPU of processes, and what PostgreSQL has counted."""
+"""What `nodes.py` reads before and after its work: what PostgreSQL and the nodes have counted."""
 
 from __future__ import annotations
 
-import os
 import re
 import urllib.request
 from collections import Counter
-from pathlib import Path
 from typing import Any, NamedTuple
 
-TICK = os.sysconf("SC_CLK_TCK")
 SETTLED = 2.2
 """Seconds until sessions have told what they counted: they do it once a second, after a statement."""
 
@@ -25,27 +22,6 @@ from pg_stat_statements s join pg_database d on d.oid = s.dbid where datname = c
 """
 BATCHES = "select sum(committed)::bigint from {schema}.writer"
 TOLD = re.compile(r"^(\w*(?:forward|stolen|steal|guest|handed)\w*)(?:\{[^}]*\})? ([0-9.e+]+)$", re.MULTILINE)
-
-
-def cpu(pid: int) -> float:
-    """Seconds of CPU of a process, of the threads that it has."""
-    threads = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    return sum(int(_read(thread).partition(" ")[0] or 0) for thread in threads) / 1e9
-
-
-def cpu_of_postgresql(postmaster: int) -> float:
-    """Of all its processes, and of those that have ended."""
-    children = _read(Path(f"/proc/{postmaster}/task/{postmaster}/children")).split()
-    ended = _read(Path(f"/proc/{postmaster}/stat")).rpartition(") ")[2].split()[13:15]
-    return cpu(postmaster) + sum(cpu(int(pid)) for pid in children) + sum(map(int, ended)) / TICK
-
-
-def _read(path: Path) -> str:
-    """Nothing, if the process is gone."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 class Used(NamedTuple):

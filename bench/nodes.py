@@ -30,8 +30,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import asyncpg
+from measuring import cpu, cpu_with_children, small
 from node_children import lanes, seq
-from node_meters import SETTLED, Used, counted, cpu, cpu_of_postgresql, told_by, waits
+from node_meters import SETTLED, Used, counted, told_by, waits
 
 from backstay import AsyncClient
 from backstay.kernel.values import partition_of
@@ -44,6 +45,7 @@ from tests.processes.database import Database, free_port  # noqa: E402
 TOKEN = "nodes"
 SHARDS = 256
 IDLE = 3.0  # seconds in which nodes only keep themselves alive
+PATIENCE = 30  # seconds until every node has its share
 
 OWNERS = """
 select s.id, min(a.application_name) as name from {schema}.shard s
@@ -77,8 +79,19 @@ class Row(NamedTuple):
 class Nodes:
     """N processes on a schema of their own."""
 
-    def __init__(self, database: Database, connection: Any, shape: str, number: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        connection: Any,
+        shape: str,
+        number: int,
+        *,
+        settled: float = SETTLED,
+        idle: float = IDLE,
+    ) -> None:
         self.shape = shape
+        self._settled = settled
+        self._idle = idle
         self._database = database
         self._connection = connection
         self.schema = f"nodes_{shape}_{number}_{next(_names)}"
@@ -145,7 +158,7 @@ class Nodes:
 
     async def _settle(self) -> None:
         """Until every shard has an owner, and every node its share."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while True:
             self._owners = await self._read_owners()
             shares = Counter(self._owners)
@@ -155,7 +168,10 @@ class Nodes:
                 break
             await asyncio.sleep(0.1)
         if self._owners:
-            print(f"# shards by node after 30 s: {dict(Counter(self._owners))}; -1: nobody that is known", flush=True)
+            print(
+                f"# shards by node after {PATIENCE} s: {dict(Counter(self._owners))}; -1: nobody that is known",
+                flush=True,
+            )
         self._owners = [self._engine if owner < 0 else owner for owner in self._owners] or [self._engine] * SHARDS
 
     async def _read_owners(self) -> list[int]:
@@ -178,11 +194,11 @@ class Nodes:
     def used(self) -> Used:
         worker = 0.0 if self._worker is None else cpu(self._worker.pid)
         client = time.process_time() if self._clients else 0.0
-        nodes = sum(cpu(process.pid) for process in self._processes)
-        return Used(nodes, worker, client, cpu_of_postgresql(self._database.pid))
+        nodes = sum(cpu(process.pid) for process in self._processes if process.returncode is None)
+        return Used(nodes, worker, client, cpu_with_children(self._database.pid))
 
     async def counts(self) -> Counter[str]:
-        await asyncio.sleep(SETTLED)
+        await asyncio.sleep(self._settled)
         found = await counted(self._connection, self.schema)
         if self._urls:
             found.update(await asyncio.to_thread(told_by, self._urls, TOKEN))
@@ -191,11 +207,11 @@ class Nodes:
     async def be_idle(self) -> tuple[float, float]:
         """What a second of doing nothing costs: CPU of a node and of PostgreSQL for it, in milliseconds."""
         before, used = await self.counts(), self.used()
-        await asyncio.sleep(IDLE)
+        await asyncio.sleep(self._idle)
         used = self.used().since(used)
         after = await self.counts()
-        self.idle = Counter({name: (after[name] - before[name]) / (IDLE + SETTLED) for name in after})
-        return used.nodes / IDLE / self._number * 1e3, used.postgresql / IDLE / self._number * 1e3
+        self.idle = Counter({name: (after[name] - before[name]) / (self._idle + self._settled) for name in after})
+        return used.nodes / self._idle / self._number * 1e3, used.postgresql / self._idle / self._number * 1e3
 
     async def work(self, name: str, routing: str, many: int, steps: int, in_flight: int, sample: bool) -> Row:
         ids = self._spread(many, routing)
@@ -208,7 +224,7 @@ class Nodes:
             watching.cancel()
         after = await self.counts()
         operations = sum(map(len, ids)) * steps
-        idle = seconds + SETTLED
+        idle = seconds + self._settled
         counts = {key: (after[key] - before[key] - self.idle[key] * idle) / operations for key in after}
         each = Used(*(value / operations * 1e6 for value in used))
         p50 = statistics.median(one for node in took for one in node) / steps * 1e3
@@ -283,9 +299,9 @@ async def measure(database: Database, options: argparse.Namespace) -> list[Row]:
             for shape in options.shapes:
                 for number in options.nodes:
                     async with AsyncExitStack() as stack:
-                        nodes = Nodes(database, connection, shape, number)
+                        nodes = Nodes(database, connection, shape, number, settled=options.settled, idle=options.idle)
                         await nodes.start(stack)
-                        await nodes.work("warm", "random", 100, 1, options.in_flight, False)
+                        await nodes.work("warm", "random", options.warm, 1, options.in_flight, False)
                         idle = await nodes.be_idle()
                         print(
                             f"# {shape} {number}: idle {idle[0]:.1f} ms/s a node, PostgreSQL {idle[1]:.1f} ms/s for it"
@@ -306,7 +322,7 @@ async def measure(database: Database, options: argparse.Namespace) -> list[Row]:
 def cli() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", default="1,2,3")
-    parser.add_argument("--shapes", default="embedded,server")
+    parser.add_argument("--shapes", help="embedded,server unless said otherwise; embedded with --small")
     parser.add_argument("--routings", default="right,random")
     parser.add_argument("--works", default="W1,W2")
     parser.add_argument("--n", type=int, default=1000, help="W1: workflows for each node")
@@ -315,7 +331,14 @@ def cli() -> None:
     parser.add_argument("--in-flight", type=int, default=100, help="W1: at a time, for each node")
     parser.add_argument("--rounds", type=int, default=1, help="the one in the middle is shown")
     parser.add_argument("--waits", action="store_true", help="sample what sessions wait for")
+    small(parser)
     options = parser.parse_args()
+    options.warm, options.settled, options.idle = 100, SETTLED, IDLE
+    options.shapes = options.shapes or ("embedded" if options.small else "embedded,server")
+    if options.small:
+        options.warm, options.settled, options.idle = 2, 0.1, 0.2
+        options.nodes, options.routings, options.works = "2", "random", "W1"
+        options.n, options.w2, options.steps, options.in_flight = 4, 2, 2, 2
     options.nodes = [int(number) for number in options.nodes.split(",")]
     for name in ("shapes", "routings", "works"):
         setattr(options, name, [part for part in getattr(options, name).split(",") if part])

@@ -21,11 +21,11 @@ from typing import Any
 
 import lists
 import msgspec
+from measuring import small
 from playwright.sync_api import Page, sync_playwright
 
 from backstay import Backstay, activity, gather, query, signal, wait, workflow
 
-TIMES, NEWS = 10, 50
 VERSION = {"X-Durable-Workflow-Control-Plane-Version": "2", "Content-Type": "application/json"}
 
 # Painted: two frames after it was there.
@@ -99,10 +99,10 @@ def call(url: str, method: str, path: str, body: Any = None) -> Any:
     return msgspec.json.decode(said)
 
 
-def measure_list(page: Page, url: str) -> None:
+def measure_list(page: Page, url: str, times: int) -> None:
     rows = "document.querySelectorAll('#runs tbody tr').length >= 50"
     alone: list[float] = []
-    for _ in range(TIMES):
+    for _ in range(times):
         began = time.perf_counter()
         call(url, "GET", "/flows/all?page_size=50&definition=0")
         alone.append((time.perf_counter() - began) * 1000)
@@ -110,7 +110,7 @@ def measure_list(page: Page, url: str) -> None:
     page.goto(f"{url}/waterline/queues")
     page.locator("h1").first.wait_for()
     clicked: list[float] = []
-    for _ in range(TIMES):
+    for _ in range(times):
         clicked.append(
             page.evaluate(
                 f"""async () => {{ const began = performance.now();
@@ -122,17 +122,17 @@ def measure_list(page: Page, url: str) -> None:
         page.locator("#runs").wait_for(state="detached")
     told("a click on Runs", clicked, 300)
     loaded: list[float] = []
-    for _ in range(TIMES):
+    for _ in range(times):
         page.goto(f"{url}/waterline/runs", wait_until="commit")
         loaded.append(page.evaluate(f"() => seen(() => {rows})"))
     told("a new page", loaded, 300)
 
 
-def measure_news(page: Page, url: str) -> None:
+def measure_news(page: Page, url: str, times: int) -> None:
     """From the moment a command is sent. The run then needs its worker, so a little of it is no affair of the page."""
     shown: list[float] = []
     state = "document.querySelector('main .badge')?.textContent.includes('completed')"
-    for number in range(NEWS):
+    for number in range(times):
         page.goto(f"{url}/waterline/runs/wait-{number}")
         page.get_by_text("waiting", exact=False).first.wait_for()
         page.locator(".tabs").wait_for()
@@ -144,8 +144,8 @@ def measure_news(page: Page, url: str) -> None:
     told("a run that ends, on its page", shown, 300)
     listed: list[float] = []
     page.goto(f"{url}/waterline/runs")
-    page.locator("#runs tbody tr").nth(40).wait_for()
-    for number in range(NEWS, 2 * NEWS):
+    page.locator("#runs tbody tr").nth(min(40, 2 * times - 1)).wait_for()
+    for number in range(times, 2 * times):
         page.wait_for_timeout(1000)  # a list that is quiet
         row = (
             f"[...document.querySelectorAll('#runs tbody tr')].find((row) => row.textContent.includes('wait-{number}'))"
@@ -159,12 +159,12 @@ def measure_news(page: Page, url: str) -> None:
     told("a run that ends, in the list", listed, 300)
 
 
-def measure_long(page: Page, url: str) -> None:
+def measure_long(page: Page, url: str, times: int) -> None:
     events = call(url, "GET", "/workflows/long-1/summary")["events"]
     print(f"{events} events")
     for path, mark in (("why", 200), ("summary", 200), ("outline", 1000), (f"at/{events // 2}", 1000)):
         took: list[float] = []
-        for _ in range(TIMES):
+        for _ in range(times):
             began = time.perf_counter()
             call(url, "GET", f"/workflows/long-1/{path}")
             took.append((time.perf_counter() - began) * 1000)
@@ -173,7 +173,7 @@ def measure_long(page: Page, url: str) -> None:
     page.locator("h1").first.wait_for()
     sentence: list[float] = []
     timeline: list[float] = []
-    for _ in range(TIMES):
+    for _ in range(times):
         first, second = page.evaluate(
             """async () => { const began = performance.now();
             history.pushState(null, "", "/waterline/runs/long-1"); dispatchEvent(new PopStateEvent("popstate"));
@@ -206,9 +206,9 @@ def measure_long(page: Page, url: str) -> None:
     )
 
 
-def make_long(file: str) -> None:
+def make_long(file: str, rounds: int) -> None:
     with Backstay(file, [Long, pick]) as app:
-        app.start(Long, "long-1", 66)
+        app.start(Long, "long-1", rounds)
         while not app.handle(Long, "long-1").query("waits"):
             time.sleep(0.5)
 
@@ -225,14 +225,18 @@ def main() -> None:
     options.add_argument("what", choices=("list", "news", "long"))
     options.add_argument("--keep", type=Path)
     options.add_argument("--runs", type=int, default=1_000_000)
+    small(options)
     given = options.parse_args()
+    given.times, given.rounds = 50 if given.what == "news" else 10, 66
+    if given.small:
+        given.runs, given.times, given.rounds = 60, 1, 1
     with tempfile.TemporaryDirectory() as place:
         file = given.keep or Path(place) / "page.db"
         if not file.exists():
             if given.what == "list":
                 lists.make_file(str(file), given.runs)
             elif given.what == "long":
-                make_long(str(file))
+                make_long(str(file), given.rounds)
         process, url = serve(f"sqlite:{file}")
         worker = None
         try:
@@ -254,7 +258,7 @@ def main() -> None:
                 )
                 assert worker.stdout is not None
                 worker.stdout.readline()
-                for number in range(2 * NEWS):
+                for number in range(2 * given.times):
                     body = {"workflow_id": f"wait-{number}", "workflow_type": "Waiting", "task_queue": "default"}
                     call(url, "POST", "/workflows", body)
                 time.sleep(2)
@@ -263,7 +267,7 @@ def main() -> None:
                 browser = playwright.chromium.launch(executable_path=where, args=["--no-sandbox"])
                 page = browser.new_page(viewport={"width": 1280, "height": 900})
                 page.add_init_script(SEEN)
-                {"list": measure_list, "news": measure_news, "long": measure_long}[given.what](page, url)
+                {"list": measure_list, "news": measure_news, "long": measure_long}[given.what](page, url, given.times)
                 browser.close()
         finally:
             for one in (worker, process):

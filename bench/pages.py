@@ -29,6 +29,7 @@ from typing import Any
 from urllib.parse import quote
 
 import live
+from measuring import cpu, small
 
 AT = 2000  # workflows a second, of which the share is told
 FIELDS = "run_id,workflow_id,workflow_type,status,state,attention,why,since,until,started_at,closed_at,is_current_run"
@@ -153,9 +154,8 @@ def pages_of(url: str, given: argparse.Namespace) -> list[Page]:
 
 
 async def measure(url: str, pid: int, given: argparse.Namespace) -> None:
-    live.MODES["pages"] = (given.rate * given.seconds, given.rate)
     load = await asyncio.create_subprocess_exec(
-        *(sys.executable, __file__, "--load", url, f"{given.rate * given.seconds}", f"{given.rate}"),
+        *(sys.executable, __file__, "--load", url, f"{given.rate * given.seconds}", f"{given.rate}", f"{given.fast}"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
@@ -167,12 +167,12 @@ async def measure(url: str, pid: int, given: argparse.Namespace) -> None:
         """How long it took, and what it cost."""
         assert load.stdin is not None
         assert load.stdout is not None
-        before = live.cpu(pid)
+        before = cpu(pid)
         load.stdin.write(f"{mode}\n".encode())
         took = float(await load.stdout.readline())
-        return took, live.cpu(pid) - before
+        return took, cpu(pid) - before
 
-    each = statistics.median([(await run("fast"))[1] / live.MODES["fast"][0] for _ in range(given.rounds)])
+    each = statistics.median([(await run("fast"))[1] / given.fast for _ in range(given.rounds)])
     rounds: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * given.rounds):
         with_pages = number % 2 == 1
@@ -201,8 +201,8 @@ async def measure(url: str, pid: int, given: argparse.Namespace) -> None:
 
 def main() -> int:
     if sys.argv[1:2] == ["--load"]:
-        live.MODES["pages"] = (int(sys.argv[3]), int(sys.argv[4]))
-        asyncio.run(live.load(sys.argv[2]))
+        modes = {"fast": (int(sys.argv[5]), 0), "pages": (int(sys.argv[3]), int(sys.argv[4]))}
+        asyncio.run(live.load(sys.argv[2], modes))
         return 0
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--overviews", type=int, default=100)
@@ -211,7 +211,12 @@ def main() -> int:
     options.add_argument("--rate", type=int, default=400)
     options.add_argument("--seconds", type=int, default=6)
     options.add_argument("--rounds", type=int, default=4)
+    small(options)
     given = options.parse_args()
+    given.fast = 1000
+    if given.small:
+        given.overviews = given.lists = given.runs = given.seconds = given.rounds = 1
+        given.rate = given.fast = 50
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4000), hard), hard))
     os.environ["DW_MAX_CONNECTIONS"] = "5000"

@@ -9,6 +9,7 @@ what it is idle. On a machine that others use, too, both are mostly theirs: read
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import resource
@@ -18,10 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from measuring import rss_mib, small
+
 BUDGET = 250  # MiB
 LOADED = 3  # times the idle p99, at most
 RATE = 100  # hello workflows a second while the server is busy
-ROUNDS, EACH = 5, 100  # of starts, idle and busy in turns
 TOKEN = "parked"
 
 
@@ -30,12 +32,6 @@ def start(database: Path) -> tuple[subprocess.Popen[str], str]:
     process = subprocess.Popen([*command, "--store", f"sqlite:{database}"], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     return process, process.stdout.readline().split()[-1]
-
-
-def resident(pid: int) -> float:
-    """MiB of memory that a process holds now."""
-    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    return pages * resource.getpagesize() / (1 << 20)
 
 
 class Line:
@@ -62,7 +58,7 @@ class Line:
         return json.loads(answer.partition(b"\r\n\r\n")[2])
 
 
-async def measure(url: str, pid: int, polls: int) -> bool:
+async def measure(url: str, pid: int, polls: int, rounds: int, each: int) -> bool:
     host, _, port = url.removeprefix("http://").partition(":")
     line = Line(host, int(port))
     await line.ask("/api/worker/register", {"worker_id": "w", "task_queue": "busy", "runtime": "python"})
@@ -70,7 +66,7 @@ async def measure(url: str, pid: int, polls: int) -> bool:
         await line.ask(
             "/api/worker/register", {"worker_id": f"idle-{number}", "task_queue": f"idle-{number}", "runtime": "python"}
         )
-    before = resident(pid)
+    before = rss_mib(pid)
     waiting: list[asyncio.Task[dict[str, object]]] = []
     for number in range(polls):
         who = f"idle-{number % 10}"
@@ -79,9 +75,9 @@ async def measure(url: str, pid: int, polls: int) -> bool:
         if number % 50 == 49:  # fewer than one address may have open without a credential
             await asyncio.sleep(0.05)
     await asyncio.sleep(2)
-    held = resident(pid)
+    held = rss_mib(pid)
     parked = sum(not task.done() for task in waiting)
-    idle, busy = await in_turns(line, url)
+    idle, busy = await in_turns(line, url, rounds, each)
     print(f"{parked} polls parked: {held:.0f} MiB ({before:.0f} MiB before; budget {BUDGET} MiB)")
     for name, took in (("idle", idle), (f"with {RATE} workflows/s", busy)):
         print(f"start to lease beside them, {name}: p50 {at(took, 0.5):.1f} ms, p99 {at(took, 0.99):.1f} ms")
@@ -97,8 +93,8 @@ def at(took: list[float], quantile: float) -> float:
     return sorted(took)[min(int(len(took) * quantile), len(took) - 1)]
 
 
-async def in_turns(line: Line, url: str) -> tuple[list[float], list[float]]:
-    """Milliseconds from a start to its lease, idle and busy."""
+async def in_turns(line: Line, url: str, rounds: int, each: int) -> tuple[list[float], list[float]]:
+    """Milliseconds from a start to its lease, idle and busy in turns."""
     load = await asyncio.create_subprocess_exec(
         sys.executable, __file__, "--load", url, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
@@ -107,11 +103,11 @@ async def in_turns(line: Line, url: str) -> tuple[list[float], list[float]]:
     await load.stdout.readline()
     found: dict[bytes, list[float]] = {b"rest": [], b"go": []}
     number = 0
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for what, took in found.items():
             load.stdin.write(what + b"\n")
             await load.stdout.readline()
-            for _ in range(EACH):
+            for _ in range(each):
                 number += 1
                 took.append(await leased(line, f"o-{number}"))
     load.stdin.close()
@@ -173,13 +169,18 @@ def main() -> int:
     if sys.argv[1:2] == ["--load"]:
         asyncio.run(load(sys.argv[2]))
         return 0
-    polls = int(sys.argv[1]) if len(sys.argv) > 1 else 5000
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("polls", nargs="?", type=int, default=5000)
+    small(parser)
+    given = parser.parse_args()
+    polls, rounds, each = (5, 1, 2) if given.small else (given.polls, 5, 100)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, polls * 2 + 1000), hard), hard))
     with tempfile.TemporaryDirectory() as directory:
         process, url = start(Path(directory) / "parked.db")
         try:
-            return 0 if asyncio.run(measure(url, process.pid, polls)) else 1
+            good = asyncio.run(measure(url, process.pid, polls, rounds, each))
+            return 0 if good or given.small else 1
         finally:
             process.terminate()
             process.wait(60)

@@ -8,21 +8,22 @@ W6 runs the engine in a child process, so that `kill -9` is real.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
+import time
+from contextlib import closing
 from pathlib import Path
 
-HARNESS = Path(os.environ.get("BENCH_HARNESS", Path(__file__).resolve().parents[2] / "shared" / "bench"))
-sys.path.insert(0, str(HARNESS))
+import measuring
+import workloads
 
-import common  # noqa: E402
-import driver  # noqa: E402
-
-import backstay  # noqa: E402
-from backstay import AsyncBackstay, Signal, activity, sleep, wait, workflow  # noqa: E402
+import backstay
+from backstay import AsyncBackstay, Signal, activity, gather, sleep, wait, workflow
 
 
 @activity
@@ -79,42 +80,71 @@ def signals(n: int) -> int:
     return sum(wait(hit) >= 0 for _ in range(n))
 
 
-EVERYTHING = [add, add_async, hello, seq, fan, nap, hello_async, seq_async, signals]
+@workflow
+def leaf(n: int) -> int:
+    return n
+
+
+@workflow
+def family(n: int) -> int:
+    return sum(gather(leaf.step(i) for i in range(n)))
+
+
+EVERYTHING = [add, add_async, hello, seq, fan, nap, hello_async, seq_async, signals, leaf, family]
 
 
 def with_schema(url: str, name: str) -> str:
     return f"{url}{'&' if '?' in url else '?'}schema={name.replace('-', '_')}"
 
 
-class Backstay(driver.Peer):
+def postgresql(url: str | None) -> measuring.Meters:
+    if url is None:
+        return {}
+    server = measuring.postmaster(url)
+    return {"postgresql": lambda: measuring.cpu_with_children(server)}
+
+
+def completed(file: Path, prefix: str) -> int:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+        query = "select count(*) from run where status = 'completed' and workflow_id like ?"
+        return database.execute(query, (f"{prefix}-%",)).fetchone()[0]
+
+
+def used_bytes(file: Path) -> int:
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+        pages, free, size = (
+            database.execute(f"pragma {what}").fetchone()[0] for what in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * size
+
+
+class Backstay(workloads.Peer):
     @property
     def durability(self) -> str:
-        if self.args.db:
+        if self.options.db:
             return "PostgreSQL's defaults: fsync=on, synchronous_commit=on"
         return "SQLite WAL, synchronous=FULL: an fsync before each answer"
 
-    def __init__(self, args) -> None:
-        super().__init__(args)
-        self.name = "backstay-async" if args.async_activities else "backstay"
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.name = "backstay-async" if options.async_activities else "backstay"
         self.app: AsyncBackstay | None = None
         self.child: asyncio.subprocess.Process | None = None
 
     def versions(self) -> dict[str, str]:
-        import sqlite3
-
         return {"backstay": backstay.__version__, "sqlite": sqlite3.sqlite_version}
 
     async def start(self) -> None:
-        self.dir = tempfile.mkdtemp(prefix="backstay-bench-", dir=self.args.scratch)
+        self.dir = tempfile.mkdtemp(prefix="backstay-bench-", dir=self.options.scratch)
         await self._open()
 
     async def _open(self) -> None:
-        store = with_schema(self.args.db, Path(self.dir).name) if self.args.db else Path(self.dir) / "bench.db"
+        store = with_schema(self.options.db, Path(self.dir).name) if self.options.db else Path(self.dir) / "bench.db"
         self.app = AsyncBackstay(store, EVERYTHING)
         await self.app.__aenter__()
 
-    def cpu_roots(self) -> list[int]:
-        return super().cpu_roots() + (common.postmaster_pid(self.args.db) if self.args.db else [])
+    def meters(self) -> measuring.Meters:
+        return {"process": time.process_time, **postgresql(self.options.db)}
 
     async def stop(self) -> None:
         if self.app is not None:
@@ -124,10 +154,10 @@ class Backstay(driver.Peer):
         shutil.rmtree(self.dir, ignore_errors=True)
 
     async def hello(self, key: str) -> None:
-        await self.app.execute(hello_async if self.args.async_activities else hello, key, 1)
+        await self.app.execute(hello_async if self.options.async_activities else hello, key, 1)
 
     async def seq(self, key: str, steps: int) -> None:
-        await self.app.execute(seq_async if self.args.async_activities else seq, key, steps)
+        await self.app.execute(seq_async if self.options.async_activities else seq, key, steps)
 
     async def fan(self, key: str, n: int) -> None:
         await self.app.execute(fan, key, n)
@@ -143,7 +173,7 @@ class Backstay(driver.Peer):
 
     async def sleepers(self, prefix: str, n: int, seconds: float) -> None:
         if seconds > 1000:  # memory: in this process
-            await driver.gather_limited(n, 100, lambda i: self.app.start(nap, f"{prefix}-{i}", seconds))
+            await workloads.at_a_time(n, 100, lambda i: self.app.start(nap, f"{prefix}-{i}", seconds))
             return
         await self.app.__aexit__(None, None, None)
         self.app = None
@@ -151,14 +181,13 @@ class Backstay(driver.Peer):
         await self._wait_for("started")
 
     async def sleepers_done(self, prefix: str, n: int) -> int:
-        import sqlite3
+        return completed(Path(self.dir) / "bench.db", prefix)
 
-        file = sqlite3.connect(f"file:{self.dir}/bench.db?mode=ro", uri=True)
-        try:
-            query = "select count(*) from run where status = 'completed' and workflow_id like ?"
-            return file.execute(query, (f"{prefix}-%",)).fetchone()[0]
-        finally:
-            file.close()
+    async def children(self, key: str, n: int) -> None:
+        await self.app.execute(family, key, n)
+
+    def disk(self) -> int:
+        return used_bytes(Path(self.dir) / "bench.db")
 
     async def crash(self) -> None:
         await self._kill()
@@ -183,14 +212,14 @@ class Backstay(driver.Peer):
             await self.child.wait()
 
     def memory(self) -> dict[str, float]:
-        return {"process": common.rss_mib(os.getpid(), children=False)}
+        return {"process": measuring.rss_mib(os.getpid())}
 
 
 async def child(directory: str, what: str, *rest: str) -> None:
     async with AsyncBackstay(Path(directory) / "bench.db", EVERYTHING) as app:
         if what == "start":
             prefix, n, seconds = rest[0], int(rest[1]), float(rest[2])
-            await driver.gather_limited(n, 100, lambda i: app.start(nap, f"{prefix}-{i}", seconds))
+            await workloads.at_a_time(n, 100, lambda i: app.start(nap, f"{prefix}-{i}", seconds))
         print("started" if what == "start" else "up", flush=True)
         await asyncio.Event().wait()
 
@@ -199,11 +228,11 @@ def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         asyncio.run(child(*sys.argv[2:]))
         return
-    parser = common.parser("peer_backstay")
+    parser = measuring.parser("peer_backstay")
     parser.add_argument("--async-activities", action="store_true", help="async def activities instead of threads")
     parser.add_argument("--scratch", default=os.environ.get("BACKSTAY_BENCH_DIR"), help="where the database lives")
     parser.add_argument("--db", help="URL of a PostgreSQL instead of SQLite (w1 to w5)")
-    driver.run(Backstay(parser.parse_args()))
+    sys.exit(workloads.run(Backstay(measuring.parsed(parser))))
 
 
 if __name__ == "__main__":

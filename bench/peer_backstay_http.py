@@ -5,15 +5,17 @@ python bench/peer_backstay_http.py --workloads w1,w2,w4,w5 --json results.jsonl
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import peer_backstay as embedded
-from peer_backstay import EVERYTHING, common, driver
+from peer_backstay import EVERYTHING, measuring, workloads
 
 import backstay
 from backstay import AsyncClient, Worker
@@ -21,28 +23,30 @@ from backstay import AsyncClient, Worker
 TOKEN = "bench"
 
 
-class BackstayHttp(driver.Peer):
-    durability = embedded.Backstay.durability
+class BackstayHttp(workloads.Peer):
+    durability = "SQLite WAL, synchronous=FULL: an fsync before each answer"
 
-    def __init__(self, args) -> None:
-        super().__init__(args)
-        self.name = "backstay-http-async" if args.async_activities else "backstay-http"
+    def __init__(self, options: argparse.Namespace) -> None:
+        super().__init__(options)
+        self.name = "backstay-http-async" if options.async_activities else "backstay-http"
         self.processes: list[asyncio.subprocess.Process] = []
 
     def versions(self) -> dict[str, str]:
         return {"backstay": backstay.__version__}
 
     async def start(self) -> None:
-        self.dir = tempfile.mkdtemp(prefix="backstay-bench-", dir=self.args.scratch)
-        self.server, line = await self._process("serve", self.dir)
-        self.url = line
-        await self._process("work", self.url)
+        self.dir = tempfile.mkdtemp(prefix="backstay-bench-", dir=self.options.scratch)
+        url = self.options.db
+        store = embedded.with_schema(url, Path(self.dir).name) if url else f"sqlite:{self.dir}/bench.db"
+        command = ["-P", "-m", "backstay.cli.main", "server", "--port", "0", "--token", TOKEN, "--store", store]
+        self.server, said = await self._process(*command)
+        assert said, "the server has not started"
+        self.url = said.split()[-1]
+        self.worker, _ = await self._process(__file__, "--worker", self.url)
         self.client = AsyncClient(self.url, token=TOKEN)
 
     async def _process(self, *what: str) -> tuple[asyncio.subprocess.Process, str]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, "--child", *what, stdout=asyncio.subprocess.PIPE
-        )
+        process = await asyncio.create_subprocess_exec(sys.executable, *what, stdout=asyncio.subprocess.PIPE)
         self.processes.append(process)
         assert process.stdout is not None
         return process, (await process.stdout.readline()).decode().strip()
@@ -50,16 +54,31 @@ class BackstayHttp(driver.Peer):
     async def stop(self) -> None:
         await self.client.close()
         for process in reversed(self.processes):
-            process.terminate()
+            if process.returncode is None:
+                process.terminate()
             await process.wait()
         self.processes.clear()
         shutil.rmtree(self.dir, ignore_errors=True)
 
+    def meters(self) -> measuring.Meters:
+        server, worker = self.server.pid, self.worker.pid
+        return {
+            "server": lambda: measuring.cpu(server),
+            "worker": lambda: measuring.cpu(worker),
+            "client": time.process_time,
+            **embedded.postgresql(self.options.db),
+        }
+
+    def idle_meters(self) -> measuring.Meters:
+        """Of a server that nobody asks."""
+        self.worker.terminate()
+        return {name: meter for name, meter in self.meters().items() if name in ("server", "postgresql")}
+
     async def hello(self, key: str) -> None:
-        await self.client.execute(embedded.hello_async if self.args.async_activities else embedded.hello, key, 1)
+        await self.client.execute(embedded.hello_async if self.options.async_activities else embedded.hello, key, 1)
 
     async def seq(self, key: str, steps: int) -> None:
-        await self.client.execute(embedded.seq_async if self.args.async_activities else embedded.seq, key, steps)
+        await self.client.execute(embedded.seq_async if self.options.async_activities else embedded.seq, key, steps)
 
     async def fan(self, key: str, n: int) -> None:
         await self.client.execute(embedded.fan, key, n)
@@ -74,18 +93,7 @@ class BackstayHttp(driver.Peer):
         await self.client.handle(embedded.signals, key).result()
 
     def memory(self) -> dict[str, float]:
-        return {"server": common.rss_mib(self.server.pid, children=False)}
-
-
-def serve(directory: str) -> None:
-    from backstay.server.hosting import run
-
-    from backstay.server.settings import Settings
-
-    run(
-        Settings(store=f"sqlite:{directory}/bench.db", port=0, token=TOKEN),
-        lambda address: print(address, flush=True),
-    )
+        return {"server": measuring.rss_mib(self.server.pid)}
 
 
 def work(url: str) -> None:
@@ -95,15 +103,16 @@ def work(url: str) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--child"]:
-        {"serve": serve, "work": work}[sys.argv[2]](sys.argv[3])
+    if sys.argv[1:2] == ["--worker"]:
+        work(sys.argv[2])
         return
-    parser = common.parser("peer_backstay_http")
+    parser = measuring.parser("peer_backstay_http")
+    parser.set_defaults(workloads="w1,w2,w3,w4,w5")
     parser.add_argument("--async-activities", action="store_true", help="async def activities instead of threads")
     parser.add_argument("--scratch", default=os.environ.get("BACKSTAY_BENCH_DIR"), help="where the database lives")
-    driver.run(BackstayHttp(parser.parse_args()))
+    parser.add_argument("--db", help="URL of a PostgreSQL instead of SQLite")
+    sys.exit(workloads.run(BackstayHttp(measuring.parsed(parser))))
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parent))
     main()

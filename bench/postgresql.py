@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
+from measuring import cpu_with_children, small
 
 from backstay import AsyncBackstay, activity, workflow
 
@@ -43,26 +44,22 @@ def seq(steps: int) -> int:
     return total
 
 
-class Server:
-    """The server's processes, whose CPU the kernel counts in nanoseconds."""
-
-    def __init__(self, url: str) -> None:
-        place = parse_qs(urlsplit(url).query).get("host", [""])[0]
-        data = Path(place, "data", "postmaster.pid")
-        self._pid = int(data.read_text().split()[0]) if data.exists() else None
-
-    def cpu(self) -> float:
-        """In seconds."""
-        if self._pid is None:
-            return 0.0
-        children = Path(f"/proc/{self._pid}/task/{self._pid}/children").read_text().split()
-        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in children) / 1e9
+def meter(url: str) -> Callable[[], float]:
+    """How to read the CPU seconds of the server; always 0 if its process is not known."""
+    place = parse_qs(urlsplit(url).query).get("host", [""])[0]
+    data = Path(place, "data", "postmaster.pid")
+    if not data.exists():
+        return lambda: 0.0
+    pid = int(data.read_text().split()[0])
+    return lambda: cpu_with_children(pid)
 
 
-async def measure(name: str, server: Server, operations: int, work: Callable[[], Awaitable[list[float]]]) -> None:
-    before, pg = time.process_time(), server.cpu()
+async def measure(
+    name: str, server: Callable[[], float], operations: int, work: Callable[[], Awaitable[list[float]]]
+) -> None:
+    before, pg = time.process_time(), server()
     took = await work()
-    cpu, pg = time.process_time() - before, server.cpu() - pg
+    cpu, pg = time.process_time() - before, server() - pg
     print(
         f"{name}: node {cpu / operations * 1e6:.0f} us, PostgreSQL {pg / operations * 1e6:.0f} us,"
         f" median {statistics.median(took) * 1e3:.2f} ms",
@@ -93,17 +90,18 @@ async def together(app: AsyncBackstay, prefix: str, count: int, steps: int) -> l
 
 
 async def main(url: str, store: str, scale: float) -> None:
-    hellos, steps, many = int(300 * scale), int(500 * scale), int(2000 * scale)
-    server = Server(url)
+    hellos, many = int(300 * scale), int(2000 * scale)
+    length = max(int(100 * scale), 2)
+    server = meter(url)
     connection = await asyncpg.connect(url)
     await connection.execute(f"drop schema if exists {SCHEMA} cascade")
     async with AsyncBackstay(f"{store}{'&' if '?' in store else '?'}schema={SCHEMA}", [seq, add]) as app:
-        await together(app, "warm", 200, 1)
-        await alone(app, "warm-alone", 20, 3)
+        await together(app, "warm", min(200, many), 1)
+        await alone(app, "warm-alone", min(20, hellos), 3)
         await measure("hello alone", server, hellos, lambda: alone(app, "alone", hellos, 1))
-        await measure("step alone", server, steps, lambda: alone(app, "step", steps // 100, 100))
+        await measure("step alone", server, 5 * length, lambda: alone(app, "step", 5, length))
         await measure("hello, fifty", server, many, lambda: together(app, "many", many, 1))
-        await measure("step, fifty", server, many, lambda: together(app, "steps", many // 20, 20))
+        await measure("step, fifty", server, many, lambda: together(app, "steps", max(many // 20, 1), 20))
         await asyncio.sleep(1.1)  # what the sessions have counted is published once a second
     updates, hot = await connection.fetchrow(
         "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where schemaname = $1 and relname = 'workflow'",
@@ -119,7 +117,10 @@ def cli() -> None:
     parser.add_argument("--url", help="the server, without a schema")
     parser.add_argument("--pooler", action="store_true", help="with pgbouncer, which must be installed, in between")
     parser.add_argument("--scale", type=float, default=1.0, help="how many operations, as a multiple of the usual")
+    small(parser)
     args = parser.parse_args()
+    if args.small:
+        args.scale = 0.01
     url = args.url
     if url is None:
         from tests import postgresql

@@ -1,169 +1,213 @@
-"""`make bench`: Backstay's workloads, its budgets, and, where the peer is installed, Restate in the same run with ratios.
+"""`make bench`: what Backstay costs, in one table with budgets; beside another commit, and beside other systems where they are installed.
 
-    python bench/run.py                  W1-W7, flat cost per step and per signal, import time
-    python bench/run.py --rounds 3       interleaved rounds; medians are printed
-    python bench/run.py --workloads w1   some of them
-    python bench/run.py --http           server, worker and client in processes of their own: W1, W2, W4, W5
+    python bench/run.py                                   everything, three rounds
+    python bench/run.py --only w1,w2,http                 some workloads
+    python bench/run.py --against COMMIT                  ten rounds, and ratios to that commit; `against.py` leaves out the systems
+    python bench/run.py --against COMMIT --of COMMIT      two commits, whatever is in this checkout
+    python bench/run.py --json out && python -m tools.performance out     the figures of docs/explanation/performance.md
 
-The harness (workloads and peers) is found through BENCH_HARNESS, by default `shared/bench` beside this checkout; Restate
-through BENCH_HOME as that harness's `setup.sh` installs it. Wall times on shared cores are noise: read the ratios and
-the CPU per operation.
+In each round the sides take turns at each workload, forwards and backwards, each time in a new process that warms up first. Figures
+are medians of the rounds. A ratio to a commit is the median of the ratios of each round, with the lowest and the highest. CPU is
+that of all processes of a side, PostgreSQL's included: read it and the ratios. On a machine that others use, the rest is noise.
+
+The scripts of the systems are found through BENCH_HARNESS, by default `shared/bench` beside this checkout; the systems through
+BENCH_HOME, as the README of those scripts installs them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
+import platform
+import signal
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-HARNESS = Path(os.environ.get("BENCH_HARNESS", HERE.parents[1] / "shared" / "bench"))
-HOME = Path(os.environ.get("BENCH_HOME", Path.home() / ".cache" / "backstay-bench"))
-RESTATE = HOME / "npm/node_modules/@restatedev/restate-server-linux-x64/bin/restate-server"
-RESTATE_PYTHON = HOME / "venvs/restate/bin/python"
+from figures import FIGURES, WORKS, Figure, Work, chosen
+from measuring import log, machine, median, small
+from sides import ROOT, Figures, Side, System, commit, systems, this_tree
 
-# The last two: whether higher is better, and the floor as a ratio to the peer.
-FIGURES = [
-    ("W1 hello, workflows/s", "w1", "workflows_s", True, 6),
-    ("W2 one, steps/s", "w2", "one_steps_s", True, 3),
-    ("W2 fifty, steps/s", "w2", "parallel_steps_s", True, 4),
-    ("W3 fan of 1000, s", "w3", "wall_s", False, 4),
-    ("W4 latency p50, ms", "w4", "p50_ms", False, 4),
-    ("W5 signals/s", "w5", "signals_s", True, 8),
-    ("W6 recovery of 1000, s", "w6", "restart_to_all_done_s", False, 1),
-]
-OVER_HTTP = [
-    ("W1 hello, workflows/s", "w1", "workflows_s", True, 2),
-    ("W2 one, steps/s", "w2", "one_steps_s", True, 1),
-    ("W2 fifty, steps/s", "w2", "parallel_steps_s", True, 1.5),
-    ("W4 latency p50, ms", "w4", "p50_ms", False, 2),
-    ("W5 signals/s", "w5", "signals_s", True, 4),
-]
-# A budget is in microseconds; the factor turns the field into them.
-BUDGETS = [
-    ("CPU per workflow, W1", "w1", "cpu_ms_per_op", 1000, 215),
-    ("CPU per step, W2 fifty", "w2", "cpu_ms_per_op", 1000, 120),
-]
+sys.path.insert(0, str(ROOT))
 
-BUDGETS_OVER_HTTP = [("CPU per workflow, W1", "w1", "cpu_ms_per_op", 1000, 700)]
+from tests.processes.database import Database
+
+ROUNDS, ROUNDS_AGAINST = 3, 10
+SYSTEM_ROUNDS = 3
+SMALL = "w1,http-w1,import"
+SETTINGS = {"shared_buffers": "128MB", "max_connections": "200"}
+
+Rounds = dict[str, dict[str, list[Figures]]]
+"""What each side has told, in order: by workload, by the name of the side."""
 
 
-def measure(command: list[str], out: Path) -> None:
-    environment = {**os.environ, "BENCH_HOME": str(HOME), "BENCH_HARNESS": str(HARNESS)}
-    subprocess.run([*command, "--json", str(out)], env=environment, stdout=subprocess.DEVNULL, check=False, timeout=900)
-
-
-def medians(file: Path) -> dict[str, dict[str, float]]:
-    """workload -> field -> median over the rounds."""
-    seen: dict[str, dict[str, list[float]]] = {}
-    if file.exists():
-        for line in file.read_text().splitlines():
-            for workload, fields in json.loads(line).get("results", {}).items():
-                if isinstance(fields, dict):
-                    for name, value in fields.items():
-                        if isinstance(value, int | float):
-                            seen.setdefault(workload, {}).setdefault(name, []).append(value)
-    return {w: {name: statistics.median(values) for name, values in fields.items()} for w, fields in seen.items()}
-
-
-def flat(what: str) -> float:
-    """The CPU of one long run against that of ten short ones."""
-    command = [sys.executable, str(HERE / "flat.py"), what]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def children() -> dict[str, float]:
-    """A fan of children instead of activities, and what 1,000 of them cost against ten times 100."""
-    script = HERE / "children.py"
-    return json.loads(subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout)
-
-
-def import_ms() -> float:
-    code = "import time; t = time.perf_counter(); import backstay; print((time.perf_counter() - t) * 1000)"
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True) for _ in range(5)]
-    return min(float(run.stdout) for run in runs)
-
-
-def table(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]], figures: list[Any]) -> None:
-    print(f"\n{'':28}{'Backstay':>12}{'Restate':>12}{'ratio':>9}   floor")
-    for label, workload, field, higher, floor in figures:
-        a, b = ours.get(workload, {}).get(field), peer.get(workload, {}).get(field)
-        if a is None:
-            continue
-        ratio = None if not b else (a / b if higher else b / a)
-        shown = "" if ratio is None else f"{ratio:8.1f}x"
-        verdict = "" if ratio is None else ("ok" if ratio >= floor else "BELOW")
-        print(f"{label:28}{a:12.2f}{b if b is not None else float('nan'):12.2f}{shown:>9}   {floor}x {verdict}")
-
-
-def budgets(ours: dict[str, dict[str, float]], peer: dict[str, dict[str, float]], limits: list[Any]) -> None:
-    print(f"\n{'':28}{'measured':>12}{'budget':>12}")
-    rows: list[tuple[str, float, float]] = []
-    for label, workload, field, factor, budget in limits:
-        if field in ours.get(workload, {}):
-            rows.append((f"{label}, us", ours[workload][field] * factor, budget))
-    if "one_steps_s" in ours.get("w2", {}) and limits is BUDGETS:
-        rows.append(("wall per step, W2 one, us", 1e6 / ours["w2"]["one_steps_s"], 620))
-    for label, value, budget in rows:
-        print(f"{label:28}{value:12.0f}{budget:12.0f}   {'ok' if value <= budget else 'over'}")
-    for label, workload in (("CPU per workflow, W1", "w1"), ("CPU per step, W2 fifty", "w2")):
-        a, b = ours.get(workload, {}).get("cpu_ms_per_op"), peer.get(workload, {}).get("cpu_ms_per_op")
-        if a and b:
-            print(f"{label + ', ratio':28}{b / a:11.1f}x less than the peer")
-
-
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--workloads")
-    parser.add_argument("--http", action="store_true", help="over HTTP instead of embedded")
-    parser.add_argument("--w6-sleep", default="15")
-    parser.add_argument("--no-peer", action="store_true")
-    options = parser.parse_args()
-    options.workloads = options.workloads or ("w1,w2,w4,w5" if options.http else "w1,w2,w3,w4,w5,w6,w7")
-    ours_is = "peer_backstay_http.py" if options.http else "peer_backstay.py"
-    if not (HARNESS / "driver.py").exists():
-        raise SystemExit(f"no benchmark harness at {HARNESS}; set BENCH_HARNESS")
-    size: list[Any] = ["--workloads", options.workloads, "--w1-n", "3000", "--w6-sleep", options.w6_sleep]
-    with tempfile.TemporaryDirectory() as scratch:
-        ours, peer = Path(scratch) / "backstay.jsonl", Path(scratch) / "restate.jsonl"
-        with_peer = RESTATE.exists() and RESTATE_PYTHON.exists() and not options.no_peer
-        for number in range(options.rounds):
-            print(f"round {number + 1} of {options.rounds} ...", flush=True)
-            measure([sys.executable, str(HERE / ours_is), *size], ours)
-            if with_peer:
-                restate = [str(RESTATE_PYTHON), str(HARNESS / "peer_restate.py"), "--server", str(RESTATE), *size]
-                measure(restate, peer)
-        mine, other = medians(ours), medians(peer)
-        memory = [json.loads(line)["results"].get("w7", {}) for line in ours.read_text().splitlines()]
-    if not with_peer:
-        print(f"Restate is not installed under {HOME}; its harness's setup.sh installs it")
-    table(mine, other, OVER_HTTP if options.http else FIGURES)
-    budgets(mine, other, BUDGETS_OVER_HTTP if options.http else BUDGETS)
-    if options.http:
-        return
-    for row in memory[-1:]:
-        if "rss_open_mib" in row:
-            print(f"\n10,000 sleeping workflows: {row['rss_open_mib']['process']:.0f} MiB in all (budget 150)")
-    if "w2" in options.workloads:
-        print(f"one run of 10,000 steps costs {flat('steps'):.2f} times ten of 1,000 (budget 1.2)")
-    if "w5" in options.workloads:
-        print(f"1,000 signals to one run cost {flat('signals'):.2f} times 100 to each of ten (budget 1.2)")
-    if "w3" in options.workloads:
-        fan = children()
-        print(f"W3 with 1,000 children: {fan['fan_of_1000_children_s']:.2f} s")
-        print(f"1,000 children cost {fan['cpu_of_1000_against_ten_times_100']:.2f} times ten times 100 (budget 1.2)")
-        print(
-            f"in flight: CPU {fan['in_flight_cpu_ratio']:.2f}, memory {fan['in_flight_memory_ratio']:.2f} (budget 1.2)"
+    parser.add_argument("--against", metavar="COMMIT", help="compare with the source of this commit")
+    parser.add_argument("--of", metavar="COMMIT", help="measure the source of this commit instead of this checkout's")
+    parser.add_argument("--rounds", type=int, help=f"{ROUNDS} unless said otherwise, {ROUNDS_AGAINST} against a commit")
+    parser.add_argument("--only", metavar="WORK,...", help=f"some of {', '.join(WORKS)}; `w2` is w2 and w2-async")
+    parser.add_argument("--no-systems", action="store_true", help="no other systems")
+    parser.add_argument("--json", metavar="FILE", help="write what was measured")
+    small(parser)
+    options = parser.parse_args(given)
+    options.only = options.only or (SMALL if options.small else None)
+    if options.small:
+        options.rounds = options.rounds or 1
+    options.rounds = options.rounds or (ROUNDS_AGAINST if options.against else ROUNDS)
+    works = {name: WORKS[name] for name in chosen(options.only)}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
+    with tempfile.TemporaryDirectory(prefix="backstay-bench-") as scratch:
+        ours: list[Side] = [commit(options.of) if options.of else this_tree(Path(scratch))]
+        if options.against:
+            ours.append(commit(options.against))
+            if ours[0].name == ours[1].name:
+                ours[1].name += " again"
+        return _compare(options, works, ours, list(given if given is not None else sys.argv[1:]))
+
+
+def _compare(options: argparse.Namespace, works: dict[str, Work], ours: list[Side], given: list[str]) -> int:
+    machine_before = machine()
+    database = Database(SETTINGS)
+    try:
+        server = f"postgresql://postgres@127.0.0.1:{database.ports[0]}"
+        wanted = [] if options.small or options.no_systems else systems(server)
+        others = [system for system in wanted if system.missing is None]
+        if any(work.postgresql for work in works.values()) or others:
+            database.create()
+        found, failed = _rounds(options, works, ours, others, f"{server}/postgres")
+    finally:
+        database.end()
+    rows = [told for figure in FIGURES if (told := row(figure, found.get(figure.work, {}), ours, others)) is not None]
+    print("\n".join(table(rows, [side.name for side in (*ours, *others)])))
+    if options.small:
+        print("these are the sizes of --small: the figures say nothing")
+    for system in wanted:
+        if system.missing is not None:
+            print(f"{system.name} is not installed: there is no {system.missing}")
+    for problem in failed:
+        print(f"failed: {problem}")
+    if options.json:
+        told = {
+            "command": " ".join(["python bench/run.py", *given]),
+            "date": time.strftime("%Y-%m-%d"),
+            "machine": {**machine_before, "system": platform.platform()},
+            "sides": [side.name for side in (*ours, *others)],
+            "rounds": options.rounds,
+            "small": options.small,
+            "rows": rows,
+        }
+        Path(options.json).write_text(json.dumps(told, indent=1) + "\n")
+    return 1 if failed else 0
+
+
+def _rounds(
+    options: argparse.Namespace, works: dict[str, Work], ours: list[Side], others: list[System], url: str
+) -> tuple[Rounds, list[str]]:
+    found: Rounds = {name: {} for name in works}
+    failed: list[str] = []
+    for turn in range(options.rounds):
+        for name, work in works.items():
+            if turn >= work.rounds:
+                continue
+            asked: list[Side] = [*ours]
+            if work.systems and turn < SYSTEM_ROUNDS:
+                asked += [one for one in others if one.postgresql == work.postgresql and name not in one.without]
+            told: dict[str, Figures] = {}
+            for side in asked if turn % 2 == 0 else reversed(asked):
+                mine = not isinstance(side, System)
+                arguments = [*(work.arguments if mine else work.systems)]
+                if mine and work.postgresql:
+                    arguments += ["--db", url]
+                if mine and options.small:
+                    arguments.append("--small")
+                began = time.perf_counter()
+                try:
+                    told[side.name] = side.measure(work.script, arguments, turn)
+                except Exception as problem:  # the others are measured all the same
+                    failed.append(f"{name} of {side.name} in round {turn + 1}: {problem}")
+                log(f"round {turn + 1} of {options.rounds}, {name}, {side.name}: {time.perf_counter() - began:.1f} s")
+            if all(side.name in told for side in ours):  # rounds of one side only are no pairs
+                for side, figures in told.items():
+                    found[name].setdefault(side, []).append(figures)
+    return found, failed
+
+
+def row(
+    figure: Figure, told: dict[str, list[Figures]], ours: list[Side], others: list[System]
+) -> dict[str, Any] | None:
+    """What the table says about a figure; None if nobody has told it."""
+
+    def values(side: Side) -> list[float]:
+        return [figures[figure.field] * figure.factor for figures in told.get(side.name, []) if figure.field in figures]
+
+    mine = values(ours[0])
+    if not mine:
+        return None
+    line: dict[str, Any] = {"label": figure.label, "work": figure.work, "values": {ours[0].name: median(mine)}}
+    if figure.budget is not None:
+        line |= {"budget": figure.budget, "in_budget": line["values"][ours[0].name] <= figure.budget}
+    for other in ours[1:]:
+        theirs = values(other)
+        pairs = [a / b for a, b in zip(mine, theirs, strict=True) if b] if len(theirs) == len(mine) else []
+        if theirs:
+            line["values"][other.name] = median(theirs)
+        if pairs:
+            line |= {"ratio": median(pairs), "lowest": min(pairs), "highest": max(pairs)}
+            if figure.target is not None:
+                good = line["ratio"] >= figure.target if figure.more else line["ratio"] <= figure.target
+                line |= {"target": figure.target, "more": figure.more, "met": good}
+    for other in others:
+        theirs = values(other)
+        if theirs and all(theirs) and all(mine):
+            line["values"][other.name] = median(theirs)
+            better = median(mine) / median(theirs) if figure.more else median(theirs) / median(mine)
+            line.setdefault("times", {})[other.name] = better
+    if "times" in line and figure.floor is not None:
+        line |= {"floor": figure.floor, "above": min(line["times"].values()) >= figure.floor}
+    return line
+
+
+def table(rows: list[dict[str, Any]], names: list[str]) -> list[str]:
+    """Lines of text: the figure, its budget, the sides, the ratio to a commit and its target."""
+    against = any("ratio" in row for row in rows)
+    heads = ["", names[0], "budget"]
+    if against:
+        heads += [names[1], "ratio", "lowest", "highest", "target"]
+    systems_shown = names[2 if against else 1 :]
+    heads += [*systems_shown, *(["floor"] if systems_shown else [])]
+    lines = [heads]
+    for row in rows:
+        values, times = row["values"], row.get("times", {})
+        line = [row["label"], number(values[names[0]])]
+        line.append("" if "budget" not in row else f"{row['budget']:g} {'ok' if row['in_budget'] else 'OVER'}")
+        if against:
+            line.append(number(values.get(names[1])))
+            line += [f"{row[name]:.3f}" if name in row else "" for name in ("ratio", "lowest", "highest")]
+            sign = ">=" if row.get("more") else "<="
+            line.append("" if "target" not in row else f"{sign} {row['target']:g} {'ok' if row['met'] else 'MISSED'}")
+        line += [f"{number(values.get(name))} ({times[name]:.1f}x)" if name in times else "" for name in systems_shown]
+        if systems_shown:
+            line.append("" if "floor" not in row else f"{row['floor']:g}x {'ok' if row['above'] else 'BELOW'}")
+        lines.append(line)
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         )
-    print(f"import backstay: {import_ms():.0f} ms (budget 150)")
+        for line in lines
+    ]
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -19,6 +19,7 @@ from contextlib import AsyncExitStack
 from itertools import count
 
 import asyncpg
+from measuring import small
 from nodes import Database, Nodes
 
 WORKFLOWS = 16
@@ -68,7 +69,10 @@ def cli() -> None:
     parser.add_argument("--shape", default="embedded", choices=("embedded", "server"))
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
+    small(parser)
     options = parser.parse_args()
+    if options.small:
+        options.nodes, options.rounds = 2, 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     database = Database({"shared_preload_libraries": "pg_stat_statements"})
     try:

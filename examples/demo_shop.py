@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from backstay import Backstay, activity, attempt, sleep, workflow
+from backstay import Backstay, activity, activity_info, sleep, workflow
 
 WORKFLOW_ID = "order-1"
 DATABASE = "shop.db"
@@ -31,7 +31,7 @@ class World:
         self.ledger = directory / "ledger.jsonl"
 
     def do(self, effect: str, detail: str) -> str:
-        key = attempt().idempotency_key
+        key = activity_info().idempotency_key
         line = {"effect": effect, "key": key, "detail": detail, "pid": os.getpid()}
         append(self.asked, line)
         if all(done["key"] != key for done in read(self.ledger)):
@@ -51,7 +51,7 @@ class Shop:
 
     @activity(type="charge_card", retries=5, backoff="2s")
     def charge_card(self, cents: int) -> str:
-        if attempt().number == 1:
+        if activity_info().number == 1:
             raise ConnectionError("the card terminal is offline")
         return self.world.do("charged", f"{cents / 100:.2f}")
 
@@ -62,7 +62,7 @@ class Shop:
     @activity(type="ship")
     def ship(self, sku: str) -> str:
         tracking = self.world.do("shipped", sku)
-        if attempt().number == 1:
+        if activity_info().number == 1:
             time.sleep(60)  # the parcel is on its way, but the carrier's answer does not arrive
         return tracking
 
@@ -98,7 +98,7 @@ def main(directory: Path) -> None:
     with Backstay(directory / DATABASE, register=[order, Shop(World(directory))]) as backstay:
         print("open", flush=True)
         # The same line for the first process and for every later one: start it, or find it running.
-        client = backstay.options(existing="return_existing_active")
+        client = backstay.options(if_exists="return_existing_active")
         client.start(order, WORKFLOW_ID, "book", 4200, "ada@example.com").result()
 
 

@@ -1,6 +1,6 @@
 """A long activity that reports its progress, and is tried again soon after it falls silent.
 
-With `heartbeat="300ms"` an attempt that says nothing for that long is given up and tried again, however long the whole
+With `heartbeat_timeout="300ms"` an attempt that says nothing for that long is given up and tried again, however long the whole
 work may take.
 """
 
@@ -10,22 +10,22 @@ import tempfile
 import time
 from pathlib import Path
 
-from backstay import ActivityCancelled, Backstay, activity, attempt, heartbeat, workflow
+from backstay import ActivityCancelled, Backstay, activity, activity_info, heartbeat, workflow
 
 
-@activity(retries=2, backoff="50ms", heartbeat="300ms", timeout="1h")
+@activity(retries=2, backoff="50ms", heartbeat_timeout="300ms", timeout="1h")
 def import_rows(total: int) -> str:
     try:
         for row in range(total):
             heartbeat("importing", current=row, total=total, unit="rows")
-            if attempt().number == 1 and row == 3:
+            if activity_info().number == 1 and row == 3:
                 time.sleep(0.6)  # stuck: nobody hears from this attempt any more
             time.sleep(0.02)
     except ActivityCancelled:
         # The heartbeat of an attempt that was given up says so; here is the place to clean up.
         print("attempt 1 was given up")
         raise
-    return f"{total} rows imported at attempt {attempt().number}"
+    return f"{total} rows imported at attempt {activity_info().number}"
 
 
 @workflow

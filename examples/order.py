@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from backstay import Backstay, activity, attempt, logger, sleep, workflow
+from backstay import Backstay, activity, activity_info, logger, sleep, workflow
 
 
 @dataclass
@@ -33,10 +33,10 @@ def reserve(sku: str) -> str:
 
 @activity(retries=3, backoff="200ms", timeout="10s")
 def charge(order: Order) -> str:
-    if attempt().number == 1:
+    if activity_info().number == 1:
         raise ConnectionError("the card terminal is offline")
     # A real payment provider takes this key and charges once, however often it is asked.
-    return f"receipt {attempt().idempotency_key[-6:]} over {order.cents / 100:.2f}"
+    return f"receipt {activity_info().idempotency_key[-6:]} over {order.cents / 100:.2f}"
 
 
 @activity

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from httpx._transports import default as httpx_transport
 
-from . import postgresql
+from . import postgresql, selection
 from .many_nodes import Chosen, Shape
+
+# Each client of httpx reads the certificates of all authorities, which takes longer than most requests of a test. Nobody here
+# changes what it reads, so one process reads it once.
+setattr(httpx_transport, "create_ssl_context", cache(httpx.create_ssl_context))  # noqa: B010 - it is not exported
 
 KNOWN = frozenset((Path(__file__).parent.parent / "docs" / "contract-ids.txt").read_text().split())
 
@@ -23,8 +30,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sessions", choices=("yes", "no"), default="yes", help="whether sessions show who is alive")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+LEFT_TO_TEST_ALL = pytest.StashKey[list[str]]()
+"""The rows of the contract that only tests marked `full` prove; known when all tests were collected."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m "not full"` takes tests away
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    if any(tests.is_relative_to((config.rootpath / argument).resolve()) for argument in config.args):
+        config.stash[LEFT_TO_TEST_ALL] = selection.left_to_test_all(items)
     for item in items:
+        left_out = item.get_closest_marker("full")
+        if left_out is not None and not left_out.args:
+            raise pytest.UsageError(f"{item.nodeid}: why is it only in `make test-all`? Say so: full('why')")
         why = item.get_closest_marker("one_server")
         if why is not None and Chosen.shape.many:
             item.add_marker(pytest.mark.skip(reason=f"one server: {why.args[0]}"))
@@ -57,6 +75,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Chosen.shape = Shape(options.nodes, options.links == "on", options.sessions == "yes")
     if hasattr(config, "workerinput"):
         return
+    selection.choose_commit()
     postgresql.begin_session()
     if config.getoption("--contract", None):
         config.pluginmanager.register(_Rows(), "contract-rows")

@@ -24,8 +24,8 @@ import pytest
 from msgspec.structs import replace
 
 from backstay.protocol.native import worker as wire
-from backstay.server.app import App
-from backstay.server.serve import HttpServer, addresses_of, listen
+from backstay.server.http.app import App
+from backstay.server.http.serve import HttpServer, addresses_of, listen
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 

@@ -15,7 +15,7 @@ SOURCES = Path(__file__).parent.parent / "src" / "backstay"
 PAIRS = {
     "ActivityCancelled": "an event of history, and the error that authors catch",
     "ActivityTimedOut": "an event of history, and the error that authors catch",
-    "CancelWorkflow": "a command of workflow code, and the request of a client; both names are on the wire",
+    "Command": "a command of workflow code, and what Django asks a command of `manage.py` to be called",
     "WorkflowFailed": "an event of history, and the error that authors catch",
     "WorkflowTimedOut": "an event of history, and the error that authors catch",
 }
@@ -131,6 +131,8 @@ def test_circles_of_imports_are_found() -> None:
 RIDDLES = {
     "behind": "say `after`",
     "whoever": "name the part or the person",
+    "nobody": "name the part or the person: `no caller`, `no process`",
+    "anybody": "name the part or the person: `any caller`, `any process`",
     "doings": "say what is done",
 }
 """Words that docstrings and comments do without, and what to write instead."""
@@ -176,3 +178,78 @@ def test_the_glossary_has_few_words_and_each_of_them_once() -> None:
     defined = Counter(word for row in rows for cell in row for word in re.findall(r"\*\*(.+?)\*\*", cell))
     assert 0 < len(words) <= MOST_WORDS
     assert not [word for word, times in defined.items() if times > 1], "one word, one meaning"
+
+
+# -- sizes
+
+MOST_LINES = {"file": 500, "class": 420, "function": 80}
+"""Lines above which a reader looks for the chapter break."""
+
+
+def sizes(file: Path) -> Iterator[tuple[str, str, int]]:
+    """Kind, name and lines of a file, its classes and its functions."""
+    text = file.read_text()
+    name = str(file.relative_to(SOURCES.parent))
+    yield "file", name, text.count("\n")
+
+    def inside(node: ast.AST, path: str) -> Iterator[tuple[str, str, int]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                kind = "class" if isinstance(child, ast.ClassDef) else "function"
+                where = f"{path}{child.name}"
+                yield kind, f"{name}:{where}", (child.end_lineno or child.lineno) - child.lineno + 1
+                yield from inside(child, f"{where}.")
+
+    yield from inside(ast.parse(text), "")
+
+
+def test_no_file_class_or_function_grows_too_long() -> None:
+    long = {
+        name: lines
+        for file in sorted(SOURCES.rglob("*.py"))
+        for kind, name, lines in sizes(file)
+        if lines > MOST_LINES[kind]
+    }
+    assert not long, f"too long; look for the chapter break: {long}"
+
+
+PAGE = SOURCES / "waterline" / "static" / "js"
+MOST_LINES_OF_A_MODULE = 300
+MOST_COLUMNS = 120
+
+
+def test_no_module_of_the_page_grows_too_long() -> None:
+    lines = {str(file.relative_to(PAGE)): file.read_text().count("\n") for file in sorted(PAGE.rglob("*.js"))}
+    long = {name: count for name, count in lines.items() if count > MOST_LINES_OF_A_MODULE}
+    assert lines
+    assert not long, f"too long; look for the chapter break: {long}"
+
+
+def test_lines_of_the_page_are_as_short_as_its_formatter_makes_them() -> None:
+    """`oxfmt` breaks code and leaves comments and texts as they are. A text may be longer, since it is one text."""
+    long = [
+        f"{file.relative_to(PAGE)}:{number}"
+        for file in sorted(PAGE.rglob("*.js"))
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if len(line) > MOST_COLUMNS and not re.search(r"""["'`]""", line)
+    ]
+    assert not long, f"break these comments: {long}"
+
+
+# -- routes
+
+ROUTES = ("published/**/*.py", "native/client_routes.py", "native/worker_routes.py", "native/call_batches.py")
+
+
+def test_routes_read_the_database_through_the_api_alone() -> None:
+    """`Api.stored` has the reads that a route may ask for, and no way to write."""
+    server = SOURCES / "server"
+    files = sorted(file for pattern in ROUTES for file in server.glob(pattern))
+    others = [
+        f"{file.relative_to(server)}:{node.lineno}"
+        for file in files
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "store"
+    ]
+    assert len(files) > 40
+    assert not others, f"ask `server.api.stored` instead: {others}"

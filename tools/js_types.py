@@ -1,25 +1,22 @@
 """Types for the operator's page, made of the server's own: `python -m tools.js_types FILE`.
 
 The modules of Waterline are JavaScript with types in comments. What they ask the server for has the shapes that its handlers say
-they return (`backstay/server/answers`), and what they send has those that requests are decoded into. Both are written here as
+they return (`Route.answer`), and what they send has those that requests are decoded into. Both are written here as
 TypeScript, for the check of the page's code, which is made where it is needed and kept nowhere. An answer whose handler says no
 shape is `any`.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, is_typeddict
 
-import msgspec
 from msgspec import inspect as shapes
 
-from backstay.server.router import Route
+from backstay.server.http.router import Route
 
 PLANES = ("control", "discovery", "sign_in")  # what the page asks; these answers say when they were made
 _PLAIN: dict[type[shapes.Type], str] = {
@@ -83,7 +80,9 @@ def declarations(routes: Iterable[Route]) -> str:
     answers: dict[str, list[tuple[str, str]]] = {}
     bodies: dict[str, list[tuple[str, str]]] = {}
     for route in sorted((route for route in routes if route.plane in PLANES), key=_place):
-        shape, method, path = returned(route), route.method.capitalize(), _pattern(route.path)
+        # A handler with a dry run of its own answers two shapes.
+        shape = None if route.own_dry_run else route.answer
+        method, path = route.method.capitalize(), _pattern(route.path)
         # A route that says nothing is listed, too, or a shorter path would be taken for it.
         told = "any" if shape is None else f"Stamped & {found.of(shapes.type_info(shape))}"
         answers.setdefault(method, []).append((path, told))
@@ -100,15 +99,6 @@ def declarations(routes: Iterable[Route]) -> str:
             "",
         ]
     )
-
-
-def returned(route: Route) -> Any:
-    """The shape that a handler says it returns, if it says one."""
-    handler = inspect.unwrap(route.handler)
-    said = handler.__annotations__.get("return")
-    shape = eval(said, handler.__globals__) if isinstance(said, str) else said
-    shaped = is_typeddict(shape) or (isinstance(shape, type) and issubclass(shape, msgspec.Struct))
-    return shape if shaped else None
 
 
 def _place(route: Route) -> tuple[int, int, str]:

@@ -1,7 +1,7 @@
-"""The parts of the reference that are made from the code: a hook of MkDocs, and what the tests of the docs read.
+"""The parts of the reference that are made from the code. `make reference` writes them into the pages.
 
-A page under docs/reference holds a line like `<!-- reference: errors -->` and one that says what is missing; both are
-replaced when the site is built.
+A page under docs/reference holds `<!-- reference: errors -->` and `<!-- end of reference -->`. What stands between them is
+made here; the rest of the page is written by hand. Words after the name of the part are its arguments.
 """
 
 from __future__ import annotations
@@ -24,22 +24,36 @@ from backstay.cli.main import dw
 from backstay.kernel.event import Event
 from backstay.kernel.limits import Breach
 from backstay.kernel.machine import Machine
+from backstay.kernel.operators import OPERATOR_COMMANDS
 from backstay.kernel.views.timeline import WORDS
 from backstay.server.settings import Settings
 from backstay.server.settings_reference import SECTIONS, variable
+from tools.python_reference import entries, wrapped
 
 SOURCE = Path(backstay.__file__).parent
-_MARK = re.compile(r"^<!-- reference: (\w+) -->\n\*.*\*$", re.MULTILINE)
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """What MkDocs calls for every page."""
-    return filled(markdown)
+REFERENCE = SOURCE.parents[1] / "docs" / "reference"
+_END = "<!-- end of reference -->"
+_MARK = re.compile(rf"(<!-- reference: (\w+)([^>]*?) -->\n).*?{_END}", re.DOTALL)
 
 
 def filled(markdown: str) -> str:
-    """A page with its marks replaced."""
-    return _MARK.sub(lambda mark: PARTS[mark[1]](), markdown)
+    """A page with the parts between its marks made anew."""
+    return _MARK.sub(lambda mark: f"{mark[1]}\n{PARTS[mark[2]](*mark[3].split())}\n\n{_END}", markdown)
+
+
+def marks(markdown: str) -> list[tuple[str, list[str]]]:
+    """The parts of a page, with their arguments."""
+    return [(part, arguments.split()) for _, part, arguments in _MARK.findall(markdown)]
+
+
+def main() -> None:
+    """Write every page whose parts have changed."""
+    for page in sorted(REFERENCE.glob("*.md")):
+        before = page.read_text(encoding="utf-8")
+        after = filled(before)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            print(f"changed: docs/reference/{page.name}")
 
 
 # -- dw
@@ -57,12 +71,47 @@ def commands(command: click.Command = dw, path: str = "dw") -> Iterator[tuple[st
 
 
 def cli() -> str:
+    """Every command: how it is called, what it does, its options. Not the text of `--help`, whose layout is click's."""
     parts: list[str] = []
     for path, command in commands():
         if command is not dw:
-            text = command.get_help(click.Context(command, info_name=path, max_content_width=100, terminal_width=100))
-            parts += [f"{'##' if path.count(' ') == 1 else '###'} {path}", f"```text\n{text}\n```"]
+            parts += [f"{'##' if path.count(' ') == 1 else '###'} {path}", *_command(path, command)]
     return "\n\n".join(parts)
+
+
+def _command(path: str, command: click.Command) -> Iterator[str]:
+    pieces = [piece for parameter in command.params if (piece := _piece(parameter))]
+    more = ["COMMAND ..."] if isinstance(command, click.Group) else []
+    options = ["[OPTIONS]"] if any(isinstance(parameter, click.Option) for parameter in command.params) else []
+    yield f"```text\n{' '.join([path, *options, *pieces, *more])}\n```"
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        kept = paragraph.removeprefix("\b\n")
+        yield f"```text\n{kept}\n```" if kept != paragraph else wrapped(paragraph)
+    rows = [_option(one) for one in command.params if isinstance(one, click.Option) and not one.hidden]
+    if rows:
+        yield "\n".join(["| option | meaning |", "|---|---|", *rows])
+
+
+def _piece(parameter: click.Parameter) -> str:
+    """An argument as the line of usage shows it."""
+    if not isinstance(parameter, click.Argument):
+        return ""
+    name = parameter.metavar or (parameter.name or "").upper()
+    if name.startswith("["):
+        return name
+    shown = f"{name}..." if parameter.nargs != 1 else name
+    return shown if parameter.required else f"[{shown}]"
+
+
+def _option(option: click.Option) -> str:
+    names = ", ".join(f"`{name}`" for name in [*option.opts, *option.secondary_opts])
+    choices = getattr(option.type, "choices", None)
+    value = "" if option.is_flag or option.count else option.metavar or " or ".join(choices or [])
+    meaning = " ".join((option.help or "").split())
+    if option.show_default:
+        meaning = f"{meaning} Default: {option.default}.".strip()
+    shown = f" `{value}`" if value else ""
+    return f"| {names}{shown} | {meaning} |"
 
 
 # -- settings
@@ -75,9 +124,10 @@ def settings() -> str:
     for section in SECTIONS:
         rows = ["| setting | variable | default | meaning |", "|---|---|---|---|"]
         for name, meaning in section.settings.items():
-            default = "`{}`" if fields[name] is msgspec.NODEFAULT else _default(fields[name])
+            empty = {"allowed_hosts": "none"}.get(name, "`{}`")
+            default = empty if fields[name] is msgspec.NODEFAULT else _default(fields[name])
             rows.append(f"| `{name}` | `{variable(name)}` | {default} | {meaning} |")
-        parts += [f"## {section.title}", *([section.intro] if section.intro else []), "\n".join(rows)]
+        parts += [f"## {section.title}", *([wrapped(section.intro)] if section.intro else []), "\n".join(rows)]
     return "\n\n".join(parts)
 
 
@@ -148,13 +198,14 @@ def event_list() -> str:
         parts.append(f"## {feature[:1].upper()}{feature[1:]}")
         shared = set(_fields(kinds[0])).intersection(*map(_fields, kinds)) if len(kinds) > 1 else set[str]()
         if shared:
-            parts.append("All of these have " + ", ".join(text for text in _fields(kinds[0]) if text in shared) + ".")
+            named = ", ".join(text for text in _fields(kinds[0]) if text in shared)
+            parts.append(wrapped(f"All of these have {named}."))
         for kind in sorted(kinds, key=lambda kind: kind.__name__):
             said = _line(inspect.cleandoc(kind.__dict__.get("__doc__") or "").partition("\n\n")[0])
             own = [text for text in _fields(kind) if text not in shared]
             about = f"About: {WORDS[kind].about.kind.replace('_', ' ')}."
             fields = f" {'Also' if shared else 'Fields'}: {', '.join(own)}." if own else ""
-            parts += [f"### {kind.__name__}", *([said] if said else []), about + fields]
+            parts += [f"### {kind.__name__}", *([wrapped(said)] if said else []), wrapped(about + fields)]
     return "\n\n".join(parts)
 
 
@@ -205,7 +256,7 @@ def module_list() -> str:
     parts: list[str] = []
     for package, rows in modules().items():
         parts.append(f"## {package}")
-        parts += [said for name, said in rows if name == "__init__" and said]
+        parts += [wrapped(said) for name, said in rows if name == "__init__" and said]
         table = [f"| `{name}` | {said} |" for name, said in rows if name != "__init__"]
         if table:
             parts.append("\n".join(["| module | what it holds |", "|---|---|", *table]))
@@ -216,11 +267,35 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-PARTS: dict[str, Callable[[], str]] = {
+# -- operator commands
+
+
+def command_table() -> str:
+    """Every operator command: what it does, its fields, its outcomes and its refusals."""
+    rows = ["| command | effect | fields | outcomes | refusals |", "|---|---|---|---|---|"]
+    for command in OPERATOR_COMMANDS.values():
+        fields = [f"`{field.name}`" for field in command.fields]
+        cells = (
+            f"`{command.verb}`",
+            f"{command.about()} {command.more}".strip(),
+            ", ".join([*fields, "`request_id`"]),
+            ", ".join(f"`{outcome}`" for outcome in command.outcomes),
+            ", ".join(f"`{reason}`" for reason in command.refusals) or "none of its own",
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "commands": command_table,
     "dw": cli,
     "errors": error_table,
     "events": event_list,
     "limits": limit_table,
     "modules": module_list,
+    "python": entries,
     "settings": settings,
 }
+
+if __name__ == "__main__":
+    main()

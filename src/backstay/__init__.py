@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.codec.exceptions import RemoteFailure, RemoteTraceback, exception_payload
 from backstay.release import VERSION
-from backstay.sdk.author import aio
 from backstay.sdk.author.activity import activity
-from backstay.sdk.author.attempt import attempt, heartbeat
+from backstay.sdk.author.attempt import activity_info, heartbeat
 from backstay.sdk.author.background import background
 from backstay.sdk.author.cancellation import Cancelled, shield
 from backstay.sdk.author.child import child, children
@@ -71,6 +70,7 @@ from backstay.sdk.errors import (
     WorkflowStopped,
     WorkflowTimedOut,
 )
+from backstay.sdk.former_names import refuse
 from backstay.sdk.worker.registry import Types
 
 if TYPE_CHECKING:
@@ -82,9 +82,10 @@ if TYPE_CHECKING:
     from backstay.sdk.client.sync import Client, Handle, UpdateHandle
     from backstay.sdk.embedded import AsyncBackstay, Backstay
     from backstay.sdk.embedded.prometheus import prometheus
+    from backstay.sdk.json_logs import JsonFormatter
     from backstay.sdk.remote.worker import AsyncWorker, Worker
     from backstay.sdk.replay.replayer import BlockedRun, Replayed
-    from backstay.store import ForkedEngine, IncompatibleStore, StoreError, Unavailable, UnknownDatabase
+    from backstay.store.errors import ForkedEngine, IncompatibleStore, StoreError, Unavailable, UnknownDatabase
 
 __version__ = VERSION
 
@@ -115,6 +116,7 @@ __all__ = [
     "Handle",
     "HistoryDamaged",
     "IncompatibleStore",
+    "JsonFormatter",
     "Limits",
     "NonDeterminismError",
     "NonDeterminismWarning",
@@ -149,8 +151,7 @@ __all__ = [
     "WorkflowStopped",
     "WorkflowTimedOut",
     "activity",
-    "aio",
-    "attempt",
+    "activity_info",
     "background",
     "child",
     "children",
@@ -190,16 +191,17 @@ _LAZY = {
     "Backstay": "backstay.sdk.embedded",
     "BlockedRun": "backstay.sdk.replay.replayer",
     "Client": "backstay.sdk.client.sync",
-    "ForkedEngine": "backstay.store",
+    "ForkedEngine": "backstay.store.errors",
     "Handle": "backstay.sdk.client.sync",
     "HistoryDamaged": "backstay.kernel.event",
-    "IncompatibleStore": "backstay.store",
+    "IncompatibleStore": "backstay.store.errors",
+    "JsonFormatter": "backstay.sdk.json_logs",
     "Limits": "backstay.kernel.limits",
     "PayloadError": "backstay.codec.errors",
     "Replayed": "backstay.sdk.replay.replayer",
-    "StoreError": "backstay.store",
-    "Unavailable": "backstay.store",
-    "UnknownDatabase": "backstay.store",
+    "StoreError": "backstay.store.errors",
+    "Unavailable": "backstay.store.errors",
+    "UnknownDatabase": "backstay.store.errors",
     "UpdateHandle": "backstay.sdk.client.sync",
     "Worker": "backstay.sdk.remote.worker",
     "prometheus": "backstay.sdk.embedded.prometheus",
@@ -214,6 +216,7 @@ def __getattr__(name: str) -> Any:
     """Import the engine and its store when first needed, so that code that only declares workflows starts faster."""
     module = _LAZY.get(name)
     if module is None:
+        refuse(name)
         raise AttributeError(f"module 'backstay' has no attribute {name!r}")
     from importlib import import_module
 

@@ -20,6 +20,7 @@ class Clock(Protocol):
     def now(self) -> int: ...
     def at(self, when: int, call: Callable[[], None]) -> object: ...
     def post(self, call: Callable[[], None]) -> None: ...
+    def soon(self, call: Callable[[], None]) -> None: ...
 
 
 class ThreadPool:
@@ -47,6 +48,7 @@ class ThreadPool:
         self._jobs: deque[tuple[Callable[[], Any], Callable[[Any], None]] | None] = deque()  # None: the end of a thread
         self._idle: list[threading.Lock] = []  # of sleeping threads; the last one is woken first
         self._coming = False  # a thread was woken and has not looked for calls yet
+        self._here: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         self._results: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._threads: list[threading.Thread] = []
         self._busy = 0
@@ -65,6 +67,12 @@ class ThreadPool:
                 self._grow(1)
             elif not self._watched:
                 self._look_in(self.PATIENCE)
+
+    def submit_here(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
+        """The same without a thread, in the next turn of the loop: for a call that is short and never waits."""
+        if not self._here:
+            self._clock.soon(self._run_here)
+        self._here.append((call, done))
 
     def close(self) -> None:
         self._jobs.extend([None] * len(self._threads))
@@ -131,12 +139,21 @@ class ThreadPool:
                 try:
                     self._clock.post(self._drain)
                 except RuntimeError:
-                    return  # the loop has closed, and nobody waits for the result
+                    return  # the loop has closed, and no caller waits for the result
+
+    def _run_here(self) -> None:
+        calls, self._here = self._here, []
+        with self._around():
+            for call, done in calls:
+                try:
+                    done(call())
+                except Exception as error:  # the calls after it belong to others
+                    log.error("a call on the loop of %s failed", self._name, exc_info=error)
 
     def _sleep(self, asleep: threading.Lock) -> None:
         """Sleep until there may be a call."""
         self._idle.append(asleep)
-        if self._jobs:  # a call arrived before this thread was in the list, so nobody has woken it
+        if self._jobs:  # a call arrived before this thread was in the list, so no caller has woken it
             try:
                 self._idle.remove(asleep)
             except ValueError:

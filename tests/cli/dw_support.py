@@ -14,12 +14,15 @@ from pathlib import Path
 import psutil
 
 DW = (sys.executable, "-P", "-m", "backstay.cli.main")
+IN_THE_BACKGROUND = ("sh", "-c", 'trap "" INT; exec "$0" "$@"')
+"""As a script starts a program with `&`: with Ctrl-C ignored, which a program that needs it does not take over."""
+
 PATIENCE = 20.0  # seconds until something that should happen counts as never
 
 SHOP = """
 from dataclasses import dataclass
 
-from backstay import activity, attempt, sleep, workflow
+from backstay import activity, activity_info, sleep, workflow
 
 
 class CardDeclined(Exception):
@@ -34,7 +37,7 @@ class Order:
 
 @activity(retries=3, backoff="100ms")
 def charge(order: Order) -> str:
-    if attempt().number == 1:
+    if activity_info().number == 1:
         raise ConnectionError("terminal [offline]")
     return f"receipt for {order.sku}"
 
@@ -88,7 +91,7 @@ class Dev:
 
     def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
         self.process = subprocess.Popen(
-            [*DW, "dev", *arguments],
+            [*IN_THE_BACKGROUND, *DW, "dev", *arguments],
             cwd=directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -204,7 +207,7 @@ class Place:
         missing.mkdir(exist_ok=True)
         for name in ("httptools", "uvloop"):
             (missing / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
-        return self.dev(*arguments, PYTHONPATH=str(missing))
+        return self.dev(*arguments, PYTHONPATH=os.pathsep.join([str(missing), os.environ.get("PYTHONPATH", "")]))
 
     def close(self) -> None:
         for dev in self._running:

@@ -20,7 +20,7 @@ def engine_of(place: Place, dev: Dev) -> int:
 def test_without_the_extra_it_says_how_to_get_the_page_and_works(place: Place) -> None:
     file = place.directory / "shop.py"
     dev = place.dev_without_server("shop.py")
-    dev.wait("Waterline, a page about these runs, comes with: pip install 'backstay[server]'")
+    dev.wait("Waterline, the page of these runs, needs: pip install 'backstay[server]'")
     dev.wait("ready; start one with: dw start shop.py:order")
     place.dw("start", "shop.py:nap", "nap-1", "1.5")
     dev.wait("nap-1  timer set for 1.5 s")

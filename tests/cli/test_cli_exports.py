@@ -25,9 +25,9 @@ def broken(value, context):
 
 @activity(retries=1, backoff="10ms")
 def pay(pin: str) -> str:
-    from backstay import attempt
+    from backstay import activity_info
 
-    if attempt().number == 1:
+    if activity_info().number == 1:
         raise ConnectionError(f"no answer for {pin}")
     return f"paid with {pin}"
 
@@ -212,7 +212,7 @@ def test_an_open_run_is_imported_as_it_was(place: Place) -> None:
     assert place.ask("import", "open.json", "--db", "new.db").returncode == 0
     shown = place.ask("describe", "p-1", "--db", "new.db").stdout
     assert "waiting" in shown
-    with Backstay(place.directory / "new.db", run_tasks=False) as app:
+    with Backstay(place.directory / "new.db", client_only=True) as app:
         after = app.describe("p-1")
     assert (after.liveness_state, after.wait_kind, after.next_wake) == (
         before.liveness_state,
@@ -223,7 +223,7 @@ def test_an_open_run_is_imported_as_it_was(place: Place) -> None:
 
 def test_a_server_signs_as_its_settings_say(exported: Place) -> None:
     refused = exported.ask("export", "o-1", "--server", "http://127.0.0.1:9", "--signing-key", "k")
-    assert "a server signs and redacts as its own settings say" in mistaken(refused)
+    assert "the settings of a server sign and redact its exports" in mistaken(refused)
 
 
 def test_a_history_is_shown_in_part(exported: Place) -> None:
@@ -240,3 +240,52 @@ def test_a_history_is_shown_in_part(exported: Place) -> None:
     assert "completed in" in exported.ask("history", "o-1", "--tail", "6").stdout, "words know what came before"
     assert "did you mean timer" in mistaken(exported.ask("history", "o-1", "--kind", "timr"))
     assert "before it begins" in mistaken(exported.ask("history", "o-1", "--from", "5", "--to", "2"))
+
+
+def summed(content: dict[str, Any]) -> str:
+    """The content with the checksum that fits it: whoever forges an export can do that."""
+    import hashlib
+
+    content = dict(content)
+    integrity = dict(content.pop("integrity"))
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    return json.dumps(content | {"integrity": integrity | {"checksum": hashlib.sha256(text).hexdigest()}})
+
+
+FORGED: dict[str, Any] = {
+    "a namespace with slashes": ("workflow", {"namespace": "../../x"}),
+    "an id with slashes": ("workflow", {"instance_id": "../../etc/passwd"}),
+    "an id with NUL": ("workflow", {"instance_id": "a\0b"}),
+    "a run id with an escape": ("workflow", {"run_id": "\x1b[2J"}),
+    "a number for an id": ("workflow", {"instance_id": 5}),
+    "no id": ("workflow", {"run_id": None}),
+    "a word for a number": ("workflow", {"run_number": "x"}),
+    "a number that no column holds": ("workflow", {"run_number": 10**30}),
+    "commands that are none": ("commands", [5, None, {"id": 3}]),
+    "an event without content": ("history_events", {"payload": None}),
+    "a time that is none": ("history_events", {"recorded_at": "9999999-01-01"}),
+}
+
+
+@pytest.mark.parametrize("what", FORGED)
+def test_a_forged_export_is_refused_in_one_line(exported: Place, what: str) -> None:
+    content = bundle(exported)
+    member, change = FORGED[what]
+    match member:
+        case "commands":
+            content[member] = change
+        case "workflow":
+            content[member] |= change
+        case _:
+            content[member][0] |= change
+    exported.write("bad.json", summed(content))
+    said = mistaken(exported.ask("import", "bad.json", "--db", "new.db"))
+    assert "bad.json is not imported: " in said
+    assert said.isprintable()
+
+
+@pytest.mark.parametrize("text", ['{"a":' + "[" * 100_000 + "]" * 100_000 + "}", '{"schema":' + "1" * 5000 + "}"])
+def test_what_no_parser_takes_is_no_export(exported: Place, text: str) -> None:
+    exported.write("bad.json", text)
+    for command in (("import", "bad.json", "--db", "new.db"), ("export", "verify", "bad.json")):
+        assert "bad.json is no export" in mistaken(exported.ask(*command))

@@ -19,7 +19,7 @@ def order(sku: str) -> str:
 @pytest.fixture
 def shop(place: Place) -> Place:
     """A database with two runs that wait for a worker."""
-    with Backstay(str(place.directory / "backstay.db"), queues=(), run_tasks=False) as app:
+    with Backstay(str(place.directory / "backstay.db"), queues=(), client_only=True) as app:
         app.start(order, "o-1", "book")
         app.start(order, "o-2", "pen")
     return place
@@ -37,6 +37,49 @@ def test_an_overview_as_json_is_that_of_the_route(shop: Place) -> None:
     assert (seen["stock"]["open"], seen["queues"]["backlog"], seen["window"]) == (2, 2, "24h")
     assert seen["queues"]["oldest_waiting"][0]["name"] == "default"
     assert seen["fleet"] is None, "the workers of a database are not known without a server"
+
+
+def test_an_overview_says_first_that_no_process_runs_the_database(shop: Place) -> None:
+    shown = shop.ask("overview")
+    first = "No engine runs this database, so no run moves: 2 open runs wait."
+    assert first in shown.stdout.splitlines()[0], shown.stdout
+    assert "nothing needs attention" not in shown.stdout
+    assert "none: no engine runs this database" in shown.stdout
+    seen: dict[str, Any] = json.loads(shop.ask("overview", "--json").stdout)
+    assert seen["engine"] == "none"
+    assert seen["attention"][0] | {"link": None} == {
+        "cause": "no_engine",
+        "tone": "danger",
+        "count": 2,
+        "oldest_since": None,
+        "oldest_age_seconds": None,
+        "sentence": first,
+        "link": None,
+        "action": {
+            "verb": "start_engine",
+            "label": "Start an engine: start a server, your program or `dw dev FILE`",
+        },
+    }
+    assert (shown.returncode, shop.ask("overview", "--check").returncode) == (0, 1)
+    assert shop.ask("overview", "--check", "--json").returncode == 1
+
+
+def test_an_overview_beside_an_engine_needs_no_attention(shop: Place) -> None:
+    with Backstay(str(shop.directory / "backstay.db"), [order]) as app:
+        assert [app.handle(order, id).result() for id in ("o-1", "o-2")] == ["book", "pen"]
+        shown = shop.ask("overview", "--check")
+        assert "nothing needs attention" in shown.stdout
+        assert shown.returncode == 0
+        assert json.loads(shop.ask("overview", "--json").stdout)["engine"] == "elsewhere"
+
+
+def test_a_schedule_without_an_engine_needs_attention_and_an_empty_database_does_not(place: Place) -> None:
+    with Backstay(str(place.directory / "backstay.db"), queues=(), client_only=True) as app:
+        assert place.ask("overview", "--check").returncode == 0
+        app.schedules.options(cron="0 9 * * *").create(order, "daily", "book")
+    shown = place.ask("overview", "--check")
+    assert "no run moves: 1 active schedule waits." in shown.stdout
+    assert shown.returncode == 1
 
 
 def test_queues_and_what_waits_in_one(shop: Place) -> None:

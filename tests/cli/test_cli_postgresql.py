@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
+import asyncpg
 import pytest
 from dw_support import Place, mistaken, until
 
 from backstay import Backstay, activity, sleep, workflow
+from backstay.store.postgresql.connection import address
 
 
 @activity
@@ -57,6 +60,20 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_a_password(place: P
     assert "secret" not in said
 
 
+def execute(url: str, statement: str) -> None:
+    """Change rows behind the engine's back."""
+
+    async def run() -> None:
+        connection = await asyncpg.connect(address(url).dsn)
+        try:
+            await connection.execute(f"set search_path to {address(url).schema}")
+            assert (await connection.execute(statement)).split()[-1] != "0"
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
 @pytest.mark.contract("PROJ-06", "PROJ-07", "PROJ-09")
 def test_stored_views_are_rebuilt_on_a_server_beside_its_engine(place: Place, postgresql_url: str) -> None:
     with Backstay(postgresql_url, [bought, asleep, charge]) as app:
@@ -69,6 +86,11 @@ def test_stored_views_are_rebuilt_on_a_server_beside_its_engine(place: Place, po
         assert place.ask("rebuild-projections", "--db", postgresql_url).returncode == 0
         again = place.ask("system", "rebuild-projections", "--needs-rebuild", "--json", "--db", postgresql_url)
         assert json.loads(again.stdout)["rebuilt"] == 0
+        execute(postgresql_url, "delete from workflow_run_timer_entries")
+        execute(postgresql_url, "update workflow_run_timeline_entries set body = '\\x00'")
+        repaired = place.ask("rebuild-projections", "--needs-rebuild", "--json", "--db", postgresql_url)
+        assert json.loads(repaired.stdout)["rebuilt"] == 2, "one lacks its timers, and both have another timeline"
+        assert json.loads(place.ask(*wrong).stdout)["matched"] == 0
         proven = place.ask("system", "liveness", "--json", "--db", postgresql_url)
         assert (json.loads(proven.stdout)["open_runs"], json.loads(proven.stdout)["stranded"]) == (1, 0)
         assert app.is_engine

@@ -95,12 +95,14 @@ def test_the_certificate_of_a_file_is_proven_now(shop: Place) -> None:
     assert "stranded: bed-1; restore it with: dw repair bed-1" in proven.stderr
 
 
+@pytest.mark.contract("REPAIR-26")
 def test_a_pass_restores_what_runs_of_a_database_miss(shop: Place) -> None:
     def asked(*options: str) -> tuple[int, str]:
         done = shop.ask("repair-pass", *options, "--db", "shop.db")
         return done.returncode, done.stdout + done.stderr
 
     assert asked() == (0, "nothing to repair\n")
+    assert shop.ask("workflow:v2:repair-pass", "--db", "shop.db").stdout == "nothing to repair\n"
     sql(shop, "update workflow set next_wake = null where workflow_id = 'bed-1'")
     assert shop.ask("system", "liveness", "--db", "shop.db").returncode == 1
     assert asked("--namespace", "elsewhere") == (0, "nothing to repair\n")
@@ -109,6 +111,7 @@ def test_a_pass_restores_what_runs_of_a_database_miss(shop: Place) -> None:
     assert asked() == (0, "nothing to repair\n")
 
 
+@pytest.mark.contract("REPAIR-26")
 def test_a_loop_repairs_a_database_until_it_is_stopped(shop: Place) -> None:
     sql(shop, "update workflow set next_wake = null where workflow_id = 'bed-1'")
     command = [*DW, "repair-pass", "--loop", "--every", "0.05", "--db", "shop.db"]

@@ -6,6 +6,7 @@ import json
 import re
 from typing import get_args
 
+import click
 import pytest
 from dw_support import Place, mistaken, until
 
@@ -23,14 +24,15 @@ from backstay import (
     workflow,
 )
 from backstay.cli import listing
+from backstay.cli.main import dw, sections
 from backstay.protocol.requests import Status
 
 
 @activity(retries=2, backoff="20ms")
 def flaky(times: int) -> str:
-    from backstay import attempt
+    from backstay import activity_info
 
-    if attempt().number <= times:
+    if activity_info().number <= times:
         raise ConnectionError("no [answer]\x1b[31m")
     return "done"
 
@@ -186,14 +188,14 @@ def test_describe_shows_the_last_failure_and_open_tasks(place: Place) -> None:
     shown = place.ask("describe", "busy-1").stdout
     assert "busy-1  busy  completed" in shown
     assert re.search(r"last failure +flaky: ConnectionError: no \[answer\]", shown)
-    with Backstay(place.directory / "backstay.db", run_tasks=False) as backstay:
+    with Backstay(place.directory / "backstay.db", client_only=True) as backstay:
         backstay.start(asleep, "stuck-1")
         shown = place.ask("describe", "stuck-1").stdout
-        assert "no process runs tasks on this database, so nothing moves; start one" in shown
+        assert "no engine runs this database, so no run moves; start one" in shown
     with Backstay(place.directory / "backstay.db"):
         shown = place.ask("describe", "stuck-1").stdout
-        assert "no process runs tasks" not in shown
-    assert "no process runs tasks" not in place.ask("describe", "busy-1").stdout, "it has ended"
+        assert "no engine runs this database" not in shown
+    assert "no engine runs this database" not in place.ask("describe", "busy-1").stdout, "it has ended"
     assert re.search(r"task +workflow asleep, ready, waiting for a worker of queue 'default'", shown)
 
 
@@ -390,9 +392,8 @@ def test_the_database_is_named_by_option_or_environment(place: Place) -> None:
 
 def test_help_has_examples_and_version_is_known(place: Place) -> None:
     from backstay import __version__
-    from backstay.cli.main import COMMANDS
 
-    for command in COMMANDS:
+    for command in dw.list_commands(click.Context(dw)):
         shown = place.ask(command, "--help")
         assert shown.returncode == 0
         assert f"dw {command}" in shown.stdout, "an example"
@@ -416,3 +417,21 @@ def test_an_export_of_a_file_is_what_the_app_exports(place: Place) -> None:
     assert (earlier["workflow"]["run_number"], earlier["history_events"][-1]["type"]) == (1, "WorkflowContinuedAsNew")
     assert "nobody" in mistaken(place.ask("export", "nobody"), 1)
     assert "nonsense" in mistaken(place.ask("export", "count-1", "--run", "nonsense"), 1)
+
+
+def test_help_has_every_command_once_in_a_section_and_cuts_no_summary(place: Place) -> None:
+    named = [name for names in sections().values() for name in names]
+    assert sorted(named) == sorted(name for name in dw.list_commands(click.Context(dw)) if ":" not in name)
+    assert "cancel" in named
+    shown = place.ask("--help").stdout
+    assert "..." not in shown.partition("Run and develop:")[2]
+    for title, names in sections().items():
+        part = shown.partition(f"{title}:")[2].partition("\n\n")[0]
+        assert all(re.search(rf"^  {name}  ", part, re.M) for name in names), title
+
+
+def test_a_module_in_place_of_a_file_is_told_its_file(place: Place) -> None:
+    (place.directory / "app").mkdir()
+    (place.directory / "app" / "flows.py").write_text("")
+    said = mistaken(place.ask("worker", "app.flows", "--server", "http://127.0.0.1:1"))
+    assert "there is no file app.flows; it takes a file, so write app/flows.py" in said

@@ -69,7 +69,7 @@ def test_schedule_commands_work_without_an_engine(office: Place) -> None:
     assert "started schedule:shifts:trigger:1 (run " in office.ask("schedule", "trigger", "shifts").stdout
     assert "an earlier workflow still runs" in office.ask("schedule", "trigger", "shifts").stdout
     waits = office.ask("schedule", "trigger", "shifts", "--overlap", "buffer_one")
-    assert "waits until the one that runs has ended" in waits.stdout
+    assert "waits for the running workflow to end" in waits.stdout
     filled = office.ask(
         "schedule", "backfill", "shifts", "2026-01-01T00:00Z", "2026-01-03T00:00Z", "--overlap", "allow_all"
     )
@@ -98,6 +98,15 @@ def test_schedule_commands_work_without_an_engine(office: Place) -> None:
     assert "more: dw schedule history shifts --after 4" in history.stderr
 
 
+def test_a_schedule_that_has_had_its_runs_has_ended_and_was_not_deleted(office: Place) -> None:
+    office.ask("schedule", "create", "reports.py:report", "once", '"emea"', "3", "--cron", "@yearly", "--max-runs", "1")
+    assert "started schedule:once:trigger:1" in office.ask("schedule", "trigger", "once").stdout
+    assert "status    ended" in office.ask("schedule", "describe", "once").stdout
+    assert "once" in office.ask("schedule", "list", "--status", "ended").stdout
+    last = office.ask("schedule", "history", "once").stdout.splitlines()[-1]
+    assert last.split()[3:] == ["Ended", "max_runs_reached"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
@@ -112,7 +121,7 @@ def test_schedule_commands_work_without_an_engine(office: Place) -> None:
         (["describe", "nobody"], "there is no schedule 'nobody'", 1),
         (["trigger", "nobody"], "there is no schedule 'nobody'", 1),
         (["update", "there"], "nothing to change", 2),
-        (["backfill", "there", "yesterday", "today"], "no time", 2),
+        (["backfill", "there", "yesterday", "today"], "is not a time", 2),
         (["backfill", "there", "2026-01-02", "2026-01-01"], "start_time before end_time", 2),
         (["pause", "there", "--db", "missing.db"], "there is no database", 2),
     ],

@@ -25,7 +25,7 @@ def test_a_start_is_on_disk_and_runs_when_an_engine_comes(place: Place) -> None:
     dev.wait("order-1  order completed")
 
 
-def test_wait_runs_it_here_when_nobody_else_does(place: Place) -> None:
+def test_wait_runs_it_here_when_no_other_process_does(place: Place) -> None:
     done = place.dw("start", "shop.py:order", "order-1", '{"sku": "book", "cents": 1}', "--wait")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == "receipt for book, book from Delft"

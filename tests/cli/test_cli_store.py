@@ -31,7 +31,7 @@ def test_a_file_is_copied_to_a_server_and_compared_again(place: Place, app: str,
     done = place.ask("store", "copy", f"sqlite:{app}", postgresql_url)
     assert done.returncode == 0, done
     assert "3 instances copied and compared in " in done.stdout
-    assert "nothing on the source" in done.stdout
+    assert "none on the source" in done.stdout
     assert place.ask("list", "--db", postgresql_url, "--count").stdout == "3\n"
     again = place.ask("store", "copy", "--verify-only", app, postgresql_url)
     assert (again.returncode, again.stdout.partition(",")[0]) == (0, "3 instances")
@@ -67,7 +67,7 @@ def test_a_damaged_history_is_named_and_what_to_do_about_it(place: Place, app: s
     [
         (("nowhere.db", "copy.db"), "there is no database nowhere.db; name a file that exists"),
         (("--verify-only", "app.db", "nowhere.db"), "there is no database nowhere.db"),
-        (("app.db", "mysql://ann:secret@db/x"), "'mysql://ann@db/x' is no database that Backstay knows"),
+        (("app.db", "mysql://ann:secret@db/x"), "'mysql://ann@db/x' is not a database that Backstay supports"),
         (("app.db", "postgresql://ann:secret@/db?host=/nowhere"), "the server cannot be reached"),
         (("app.db", "no/such/copy.db"), "the directory no/such does not exist"),
         (("app.db", "shop.py"), "is not a SQLite database"),

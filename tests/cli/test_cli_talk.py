@@ -54,10 +54,13 @@ def test_talking_beside_an_engine(office: Place) -> None:
     dev = office.dev("office.py")
     dev.wait("ready")
     office.ask("start", "office.py:Expense", "e-1")
-    assert json.loads(office.ask("update", "e-1", "amend", "3900").stdout) == {"cents": 3900}
+    unasked = office.dw("update", "e-1", "amend", "3900")
+    assert (unasked.returncode, "(with dw: --app FILE)" in unasked.stderr) == (2, True)
+    amended = office.ask("update", "e-1", "amend", "3900", "--app", "office.py")
+    assert json.loads(amended.stdout) == {"cents": 3900}
     assert json.loads(office.ask("query", "e-1", "status", "--app", "office.py").stdout) == "3900 by None"
     assert json.loads(office.ask("query", "e-1", "status", "true", "--app", "office.py").stdout) == "3900 BY NONE"
-    failed = office.dw("update", "e-1", "amend", "13")
+    failed = office.dw("update", "e-1", "amend", "13", "--app", "office.py")
     assert (failed.returncode, "unlucky" in failed.stderr) == (1, True)
     refused = office.dw("update", "e-1", "amend", "-1", "--app", "office.py")
     assert (refused.returncode, "negative" in refused.stderr) == (2, True)
@@ -88,11 +91,13 @@ def test_talking_beside_an_engine(office: Place) -> None:
 def test_without_an_engine_it_is_on_disk_until_one_comes(office: Place) -> None:
     office.ask("start", "office.py:Expense", "e-1")
     office.ask("start", "office.py:Expense", "e-2")
-    accepted = office.dw("update", "e-1", "amend", "7")
+    accepted = office.dw("update", "e-1", "amend", "7", "--app", "office.py")
     assert accepted.returncode == 0
     assert "update amend accepted (" in accepted.stderr
-    assert "it is applied when one starts" in accepted.stderr
-    assert "update amend accepted (" in office.ask("update", "e-2", "amend", "8", "--no-wait").stdout
+    assert "the message is applied when one starts" in accepted.stderr
+    assert (
+        "update amend accepted (" in office.ask("update", "e-2", "amend", "8", "--no-wait", "--app", "office.py").stdout
+    )
     assert json.loads(office.ask("query", "e-1", "status", "--app", "office.py").stdout) == "0 by None"
     dev = office.dev("office.py")
     dev.wait("open runs go on")
@@ -109,8 +114,8 @@ def test_the_operators_commands(office: Place) -> None:
     assert office.ask("pause", "e-1", "--reason", "holiday").stdout.startswith("e-1: paused; ")
     assert office.ask("pause", "e-1").stdout == "e-1: paused already\n"
     assert "paused" in office.ask("describe", "e-1").stdout
-    assert office.ask("unpause", "e-1").stdout == "e-1: goes on\n"
-    assert "asked to stop" in office.ask("cancel", "e-1", "--reason", "enough").stdout
+    assert office.ask("unpause", "e-1").stdout == "e-1: resumed\n"
+    assert "cancel requested" in office.ask("cancel", "e-1", "--reason", "enough").stdout
     until(lambda: "cancelled" in office.ask("describe", "e-1").stdout)
     told = office.ask("history", "e-1").stdout
     for line in ("paused: holiday", "unpaused", "cancel requested: enough, its code has 5 min", "Expense cancelled"):
@@ -149,7 +154,7 @@ def test_an_activity_that_backs_off_is_tried_again_now(place: Place) -> None:
     why = place.ask("why", "s-1").stdout
     assert why.startswith("s-1: Tries again in 59 min")
     assert "carrier has failed 1 of 21 times, last with “no answer”" in why
-    assert "what helps Try now: dw retry-now s-1" in why
+    assert "what helps Retry now: dw retry-now s-1" in why
     assert json.loads(place.ask("why", "s-1", "--json").stdout)["verb"] == "tries_again"
     wrong = place.dw("retry-now", "s-1", "--activity", "elsewhere-1")
     assert (wrong.returncode, "no such activity" in wrong.stderr) == (2, True), wrong.stderr
@@ -170,8 +175,32 @@ def test_an_activity_that_backs_off_is_tried_again_now(place: Place) -> None:
 def test_why_on_a_database_that_no_engine_runs(office: Place) -> None:
     office.ask("start", "office.py:Expense", "e-1")
     why = office.ask("why", "e-1").stdout
-    assert "No process runs this database now, so nothing moves." in why
+    assert "No engine runs this database, so no run moves." in why
     assert "what helps Start an engine: start a server, your program or `dw dev FILE`" in why
+
+
+NAP = """
+from backstay import sleep, workflow
+
+
+@workflow
+def nap() -> str:
+    sleep("30d")
+    return "rested"
+"""
+
+
+def test_a_sleep_is_skipped_from_the_command_line(place: Place) -> None:
+    place.write("nap.py", NAP)
+    dev = place.dev("nap.py")
+    dev.wait("ready")
+    place.ask("start", "nap.py:nap", "n-1")
+    dev.wait("timer set for 30 d")
+    wrong = place.dw("skip-wait", "n-1", "--timer", "elsewhere-t1")
+    assert (wrong.returncode, "no such wait" in wrong.stderr) == (2, True), wrong.stderr
+    assert place.ask("skip-wait", "n-1", "--reason", "up already").stdout == "n-1: its timer has fired\n"
+    dev.wait("n-1  nap completed")
+    assert "early: up already" in place.ask("history", "n-1").stdout
 
 
 def test_mistakes_are_said_in_one_line(office: Place) -> None:
@@ -184,7 +213,7 @@ def test_mistakes_are_said_in_one_line(office: Place) -> None:
         (["signal", "e-1", "approve"], 2, "by is missing"),
         (["signal", "e-1", "approve", "--force"], 2, "dw signal has no option --force"),
         (["update", "e-1", "amend", '"x"'], 2, "cents must be int, not string"),
-        (["query", "e-1", "status"], 2, "a query is answered by the workflow's code; name its file with --app FILE"),
+        (["query", "e-1", "status"], 2, "a query runs the workflow's code; name its file with --app FILE"),
         (
             ["query", "e-1", "stat", "--app", "office.py"],
             2,
@@ -196,7 +225,8 @@ def test_mistakes_are_said_in_one_line(office: Place) -> None:
         (["cancel", "nobody"], 1, "nobody"),
         (["pause", "e-1", "--db", "other.db"], 2, "there is no database other.db"),
     ]:
-        done = office.dw(*arguments)
+        run = office.dw if "--app" in arguments else office.ask  # a file is loaded in a process of its own
+        done = run(*arguments)
         assert done.returncode == code, (arguments, done.stderr)
         assert says in done.stderr, (arguments, done.stderr)
         assert done.stderr.count("\n") == 1

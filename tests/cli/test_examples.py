@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,26 @@ def test_an_example_is_a_program_of_its_own(name: str, tmp_path: Path) -> None:
         assert done.stderr == ""
     assert PRINTS[name] in done.stdout
     assert list(tmp_path.iterdir()) == [], "an example leaves nothing behind"
+
+
+def test_the_tour_of_the_fastapi_example_answers_as_it_says(tmp_path: Path) -> None:
+    folder = shutil.copytree(EXAMPLES / "fastapi_shop", tmp_path / "shop", ignore=shutil.ignore_patterns("*.db*"))
+    for again in (False, True):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "tour.py"],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        said = re.findall(r"# -> (.*)$", (folder / "tour.py").read_text("utf-8"), re.M)
+        if again:  # the order is there already, and has ended
+            printed = done.stdout.splitlines()
+            assert "workflow 'order-7' has already been started" in printed[0]
+            said[0], said[2], said[3] = printed[0], "receipt for 7 over 420.00", "200"
+        assert done.stdout.splitlines() == said
 
 
 def test_the_demo_proves_what_it_claims() -> None:

@@ -12,7 +12,7 @@ from backstay import (
     AsyncBackstay,
     Signal,
     activity,
-    attempt,
+    activity_info,
     continue_as_new,
     emit,
     query,
@@ -21,6 +21,7 @@ from backstay import (
     wait,
     workflow,
 )
+from backstay.engine.core.local_kinds import is_local
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import Micros
 from backstay.store.copying.copier import Copier, CopyReport, open_end
@@ -46,9 +47,9 @@ gate = Gate()
 
 @activity(type="flaky", retries=3, backoff="10m")
 def flaky(text: str) -> str:
-    if attempt().number == 1:
+    if activity_info().number == 1:
         raise ConnectionError("not yet")
-    return f"{text} at attempt {attempt().number}"
+    return f"{text} at attempt {activity_info().number}"
 
 
 @activity(type="held")
@@ -167,7 +168,8 @@ async def copying(source: str | Path, target: str | Path, **hooks: Any) -> Async
     try:
         here = await open_end(str(target), machine, create=True, unfinished=True)
         try:
-            yield Copier(there, here, machine, hooks.get("progress", lambda what, done, total: None))
+            progress = hooks.get("progress", lambda what, done, total: None)
+            yield Copier(there, here, machine, progress, leaves_out=is_local)
         finally:
             await here.close()
     finally:

@@ -76,7 +76,7 @@ async def test_a_target_with_an_engine_is_refused(source: Path, postgresql_url: 
             await copied(source, postgresql_url)
 
 
-async def test_nobody_writes_to_a_file_while_it_is_copied(source: Path, tmp_path: Path) -> None:
+async def test_writers_are_kept_out_of_a_file_while_it_is_copied(source: Path, tmp_path: Path) -> None:
     tried: list[str] = []
 
     def write(what: str, done: int, total: int) -> None:
@@ -92,7 +92,7 @@ async def test_nobody_writes_to_a_file_while_it_is_copied(source: Path, tmp_path
     assert tried == ["copied", "compared"]
 
 
-async def test_nobody_writes_to_a_schema_while_it_is_copied(
+async def test_writers_are_kept_out_of_a_schema_while_it_is_copied(
     source: Path, tmp_path: Path, postgresql_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await copied(source, postgresql_url)
@@ -325,3 +325,15 @@ async def test_every_table_and_column_is_copied_or_left_out_on_purpose(source: P
     assert {table: columns for table, columns in at_server.items() if table not in LEFT_OUT} == copied_columns | {
         TASK.name: copied_columns["task"] | {"until", "call"}
     }
+
+
+async def test_what_is_of_use_to_one_database_only_is_left_out(source: Path, tmp_path: Path) -> None:
+    """By the secret of the original the nodes of a copy would be its nodes, and a cookie of the original would open the copy."""
+    kinds = ("node_secret", "browser_session", "gone_node", "signature:28413")
+    for kind in (*kinds, "token"):
+        sql(source, "insert into registry values (?, '', 'one', x'7b7d')", kind)
+    target = tmp_path / "target.db"
+    report = await copied(source, target)
+    assert report.differences == []
+    assert sql(target, "select kind from registry where name = 'one'") == [("token",)]
+    assert await compared(source, target) == []

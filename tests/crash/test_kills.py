@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ..selection import rotating
 from .trial import Trial
 from .workflows import STORIES
 
@@ -19,7 +20,7 @@ SOON = 8.0  # seconds a restart may take on a busy machine; a lease would take f
 
 
 @pytest.mark.contract("REPLAY-01", "LEASE-16", "REPLAY-11")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", rotating(range(6), 2))
 def test_random_kills_under_load_lose_and_double_nothing(seed: int, trial: MakeTrial) -> None:
     chance = random.Random(seed)
     busy = trial("busy").starting(
@@ -113,7 +114,7 @@ def test_lost_leases_do_not_use_up_the_retries(trial: MakeTrial) -> None:
 
 
 @pytest.mark.contract("START-04")
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rotating(range(4), 2))
 def test_a_kill_during_many_starts_leaves_no_half_of_one(seed: int, trial: MakeTrial) -> None:
     chance = random.Random(100 + seed)
     crowd = trial("crowd").starting(*(("nap", f"nap-{n}", [0.0, n]) for n in range(60)))

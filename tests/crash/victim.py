@@ -19,9 +19,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from backstay import Backstay, ScheduleNotFound, WorkflowAlreadyStarted
-from backstay.engine.outbox import Outbox
-from backstay.engine.world import Alarm, AsyncioWorld
+from backstay import Backstay, WorkflowAlreadyStarted
+from backstay.engine.core.outbox import Outbox
+from backstay.engine.core.world import Alarm, AsyncioWorld
 from backstay.kernel.send import Send
 from backstay.kernel.values import SECOND
 from backstay.store.sqlite.writer import SqliteWriter
@@ -142,10 +142,8 @@ def _scheduled(app: Backstay, overlap: Any) -> None:
     """Create it, or find it created, and wait until it has had its runs."""
     schedules = app.options(request_id="create").schedules.options(every="1s", overlap=overlap, max_runs=RUNS)
     schedule = schedules.create(workflows.BY_NAME["errand"], "every-second", "milk")
-    with suppress(ScheduleNotFound):
-        while True:
-            schedule.describe()
-            time.sleep(0.002)
+    while schedule.describe().status != "ended":
+        time.sleep(0.002)
 
 
 def _die_sending(kind: str, count: int) -> None:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from backstay import (
     activity,
-    aio,
-    attempt,
+    activity_info,
     child,
     continue_as_new,
     gather,
@@ -38,7 +37,7 @@ from . import ledger
 
 
 def note(what: str) -> None:
-    running = attempt()
+    running = activity_info()
     ledger.write(running.idempotency_key, running.number, what)
 
 
@@ -55,7 +54,7 @@ def book(what: str) -> str:
 @activity(retries=3, backoff="20ms")
 def charge(what: str) -> str:
     note("charge")
-    if attempt().number == 1:
+    if activity_info().number == 1:
         raise ConnectionError("the terminal is offline")
     return f"charged {what}"
 
@@ -157,7 +156,7 @@ async def pages(name: str) -> list[str]:
 
     async with asyncio.timeout(3600), asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(f"{name}-{letter}")) for letter in "abc"]
-    await aio.sleep(0.01)
+    await sleep.step(0.01)
     return [task.result() for task in tasks]
 
 

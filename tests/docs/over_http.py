@@ -1,20 +1,26 @@
-"""Imported first, it puts a server in between: `Backstay(...)` becomes a `dw server` process, a worker and a client of it."""
+"""Imported first, it puts a server in between: `Backstay(...)` becomes a worker and a client of the server `DOCS_SERVER`.
+
+A database of the program is a namespace there, so programs share the server and see nothing of each other.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-import subprocess
-import sys
+import urllib.request
 from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 import backstay
 from backstay import AsyncClient, AsyncWorker, Client, Worker
 from backstay.sdk.worker.registry import Registry
 
-TOKEN = "secret"
+TOKEN = os.environ["DOCS_TOKEN"]
+VERSION = {"X-Durable-Workflow-Control-Plane-Version": "2"}
 OF_WORKERS = (
-    "namespace",
     "queues",
     "threads",
     "async_tasks",
@@ -27,30 +33,36 @@ OF_WORKERS = (
 
 
 class _Place:
-    """The server of one opened app, and what its worker is told."""
+    """What an app that is opened finds at the server: its namespace, and what its worker is told."""
 
     def __init__(self, path: Any, register: Iterable[Any], options: dict[str, Any]) -> None:
         unknown = options.keys() - {*OF_WORKERS, "grace", "cache_bytes"}
         assert not unknown, f"an app over HTTP cannot be told {unknown}"
-        self.path: str = os.fspath(path)
+        self.url = os.environ["DOCS_SERVER"]
+        self.namespace = f"docs-{sha256(_database(path).encode()).hexdigest()[:16]}"
         self.things = list(register)
         Registry(options.get("types"), options.get("guard", "warn")).register(self.things)  # mistakes are told at once
         self.options = {name: value for name, value in options.items() if name in OF_WORKERS}
-        self.server: subprocess.Popen[str] | None = None
-        self.url = ""
+        self.options |= {"namespace": self.namespace, "token": TOKEN}
 
     def open(self) -> None:
-        command = (sys.executable, "-m", "backstay.cli.main", "server", "--port", "0", "--token", TOKEN)
-        store = ("--store", f"sqlite:{self.path}")
-        self.server = subprocess.Popen([*command, *store], stdout=subprocess.PIPE, text=True)
-        assert self.server.stdout is not None
-        self.url = self.server.stdout.readline().split()[-1]
+        """A program that opens its database again has the namespace already."""
+        if self.namespace not in {told["name"] for told in self._call("GET")["namespaces"]}:
+            self._call("POST", {"name": self.namespace})
 
-    def close(self) -> None:
-        server, self.server = self.server, None
-        if server is not None:
-            server.terminate()
-            server.communicate()
+    def _call(self, method: str, body: dict[str, str] | None = None) -> dict[str, Any]:
+        request = urllib.request.Request(
+            f"{self.url}/api/namespaces",
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={**VERSION, "Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request) as answer:
+            return json.load(answer)
+
+
+def _database(path: Any) -> str:
+    return uuid4().hex if path == ":memory:" else str(Path(path).resolve())
 
 
 class Backstay(Client):
@@ -61,9 +73,9 @@ class Backstay(Client):
     def open(self) -> Self:
         place = self._place
         place.open()
-        self._worker = Worker(place.url, place.things, token=TOKEN, drain=1, **place.options)
+        self._worker = Worker(place.url, place.things, drain=1, **place.options)
         self._worker.__enter__()
-        super().__init__(place.url, token=TOKEN, namespace=place.options.get("namespace", "default"))
+        super().__init__(place.url, token=TOKEN, namespace=place.namespace)
         return self
 
     def close(self) -> None:
@@ -71,7 +83,6 @@ class Backstay(Client):
             self._worker.__exit__(None, None, None)
             self._worker = None
             super().close()
-            self._place.close()
 
     def __enter__(self) -> Self:
         return self.open()
@@ -87,15 +98,14 @@ class AsyncBackstay(AsyncClient):
     async def __aenter__(self) -> Self:
         place = self._place
         place.open()
-        self._worker = AsyncWorker(place.url, place.things, token=TOKEN, drain=1, **place.options)
+        self._worker = AsyncWorker(place.url, place.things, drain=1, **place.options)
         await self._worker.__aenter__()
-        super().__init__(place.url, token=TOKEN, namespace=place.options.get("namespace", "default"))
+        super().__init__(place.url, token=TOKEN, namespace=place.namespace)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._worker.close()
         await self.close()
-        self._place.close()
 
 
 backstay.Backstay = Backstay  # type: ignore[misc, assignment]

@@ -14,7 +14,8 @@ _LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 
 def links(page: Path) -> list[str]:
-    return [target for target in _LINK.findall(prose(page.read_text(encoding="utf-8"))) if "://" not in target]
+    text = re.sub(r"`[^`\n]*\]\([^`\n]*`", "", prose(page.read_text(encoding="utf-8")))  # `Signal[str]("paid")` is none
+    return [target for target in _LINK.findall(text) if "://" not in target]
 
 
 def anchors(page: Path) -> set[str]:

@@ -19,7 +19,8 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.protocol import requests as ask
-from backstay.store import Applied, StoreError
+from backstay.store import Applied
+from backstay.store.errors import StoreError
 
 from ..sdk.kit import eventually, names
 
@@ -222,7 +223,7 @@ def test_a_process_beside_the_engine_answers_from_what_is_on_disk_when_it_answer
         path = tmp_path / "app.db"
         async with (
             AsyncBackstay(path) as app,
-            AsyncBackstay(path, run_tasks=False) as guest,
+            AsyncBackstay(path, client_only=True) as guest,
         ):
             await app.call(ask.StartWorkflow(workflow_type="order", workflow_id="o"))
             task = await app.call(ask.PollWorkflowTask(worker_id="w"))
@@ -285,7 +286,7 @@ def test_a_message_that_cannot_be_written_does_not_keep_its_instance_from_being_
     asyncio.run(asyncio.wait_for(story(), 30))
 
 
-def test_a_caller_who_chokes_on_the_answer_keeps_it_from_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_caller_who_chokes_on_the_answer_keeps_it_from_no_other_caller(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         async with AsyncBackstay(":memory:", [Listener]) as app:
             handle = await app.start(Listener, "l", 2)
@@ -340,13 +341,13 @@ async def test_a_decision_that_breaks_gives_back_the_room_it_had_taken(
     assert "deciding" in caplog.text
 
 
-def test_an_observer_that_breaks_holds_nobody_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_observer_that_breaks_holds_no_caller_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def broken(batch: object) -> None:
         raise RuntimeError("an observer is broken")
 
     async def story() -> None:
         async with AsyncBackstay(tmp_path / "app.db", [Listener]) as app:
-            app.engine.observe_commits(broken)
+            app.engine.commits.observe(broken)
             handle = await app.start(Listener, "l", 1)
             await handle.signal(Listener.say, "a")
             assert await asyncio.wait_for(handle.result(), 10) == ["a"]

@@ -65,7 +65,7 @@ def test_describe_tells_nothing_that_is_not_on_disk_yet():
         assert entry.inflight
         assert await app.describe("p") == before
         assert len(folds) == 1
-        await app.engine.drain()
+        await app.engine.commits.drain()
         assert [view.signal_name for view in (await app.describe("p")).signals] == ["go"]
 
     story(":memory:", tell)

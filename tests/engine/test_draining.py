@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from backstay.engine.draining import wish
+from backstay.engine.cluster.draining import wish
 from tests.sdk.kit import eventually
 from tests.sim.disk import Disk
 from tests.sim.virtual import run
@@ -52,7 +52,7 @@ def test_a_process_that_drains_goes_on_with_it_after_it_was_taken_for_dead() -> 
     run(1, story)
 
 
-def test_a_process_that_drains_takes_over_if_nobody_else_is_left() -> None:
+def test_a_process_that_drains_takes_over_if_no_other_process_is_left() -> None:
     """Work that waits is worse than a process that cannot be stopped yet."""
 
     async def story(_: object) -> None:

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backstay.engine.backlog import Backlog, Shares
-from backstay.engine.matching import Matching
+from backstay.engine.tasks.backlog import Backlog, Shares
+from backstay.engine.tasks.matching import Matching
 from backstay.kernel.decision import TaskChange
 from backstay.kernel.task import Task
 from backstay.kernel.values import Routing

@@ -10,11 +10,11 @@ import pytest
 
 from backstay import AsyncBackstay, activity, wait, workflow
 from backstay.codec.values import dumps
-from backstay.engine import sweep
-from backstay.engine.timer_queue import HORIZON, TimerQueue
+from backstay.engine.core import sweep
+from backstay.engine.core.timer_queue import HORIZON, TimerQueue
 from backstay.kernel.values import SECOND
 from backstay.protocol.requests import ClaimWorkflowTask, CompleteActivityTask, PollActivityTask, PollWorkflowTask
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 from tests.sdk.kit import eventually
 from tests.sim.disk import Disk
 from tests.sim.virtual import VirtualWorld, run
@@ -160,7 +160,7 @@ def asks() -> str:
 
 
 @pytest.mark.parametrize("tries", [1, 2])
-def test_a_task_that_a_poll_has_found_on_disk_is_not_released_as_one_that_nobody_has(tries: int) -> None:
+def test_a_task_that_a_poll_has_found_on_disk_is_not_released_as_one_without_a_worker(tries: int) -> None:
     """Its lease is on disk before its owner hears of that, and by then the poll that it was for is over."""
 
     async def story(_: object) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backstay import AsyncBackstay, child, continue_as_new, emit, workflow
-from backstay.engine.world import AsyncioWorld
+from backstay.engine.core.world import AsyncioWorld
 from backstay.kernel.values import PARTITIONS, partition_in, partition_of
 
 

@@ -36,7 +36,7 @@ async def test_a_long_run_that_is_not_in_memory_gets_every_message(tmp_path: Pat
         engine = app.engine
         key = await engine.store.find("default", "long-1")
         assert key is not None
-        await engine.drain()
+        await engine.commits.drain()
         assert engine.reload(key), "it rests"
         assert not isinstance(app.store.load(key), Ready), "it is read on a thread"
         first = handle.signal("tell", 2)

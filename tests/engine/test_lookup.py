@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstay import AsyncBackstay, RequestRefused, wait, workflow
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
 
 @workflow

@@ -31,7 +31,7 @@ def story(tell: Callable[[AsyncBackstay], Coroutine[Any, Any, None]], **options:
     """Tell a story with an engine whose tasks nobody runs unless asked."""
 
     async def told(world: Callable[[], VirtualWorld]) -> None:
-        options.setdefault("run_tasks", False)
+        options.setdefault("client_only", True)
         async with AsyncBackstay(":memory:", [order, ship], guard="off", world=world, **options) as app:
             await tell(app)
 
@@ -185,7 +185,7 @@ def test_no_build_schedules_an_activity_over_a_recorded_timer() -> None:
         assert "ActivityScheduled" not in types
         assert "WorkflowFailed" not in types
 
-    story(tell, run_tasks=True)
+    story(tell, client_only=False)
 
 
 def test_a_task_that_is_gone_is_not_counted_in_the_backlog_of_a_queue_without_polls() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, NoReturn
 
 from backstay.kernel.values import SECOND
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 from tests.sdk.kit import eventually
 from tests.sim.disk import Disk
 from tests.sim.virtual import run

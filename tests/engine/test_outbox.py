@@ -9,18 +9,19 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
-from backstay import AsyncBackstay, child, gather, signal, sleep, wait, workflow
-from backstay.engine.engine import Engine
-from backstay.engine.outbox import Outbox
-from backstay.engine.sweep import ASK
+from backstay import AsyncBackstay, WorkflowFailed, child, gather, signal, sleep, wait, workflow
+from backstay.engine.core.engine import Engine
+from backstay.engine.core.outbox import Outbox
+from backstay.engine.core.sweep import ASK
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.send import Send
 from backstay.kernel.values import SECOND
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
-from ..sdk.kit import StillWorld, eventually, names
+from ..sdk.kit import PATIENCE, StillWorld, eventually, names
 
 
 @workflow(type="leaf")
@@ -161,7 +162,7 @@ def test_a_send_that_is_delivered_twice_has_its_effect_once(tmp_path: Path, monk
             for send in seen.copy():
                 app.engine.outbox.dispatch(send)
             await eventually(lambda: not app.engine.outbox._under_way, "every send has been taken")
-            await app.engine.drain()
+            await app.engine.commits.drain()
             assert names(await app.history("fan")).count("ChildRunCompleted") == 5
             (listener,) = await app.list(type="listener")
             assert names(await app.history(listener.workflow_id)).count("SignalReceived") == 5
@@ -375,3 +376,27 @@ def test_a_send_of_another_process_is_delivered_by_the_engine(tmp_path: Path) ->
             await eventually(recorded, "the parent recorded it")
 
     asyncio.run(story())
+
+
+REFUSING = """create trigger refusing before insert on workflow when new.workflow_type = 'leaf'
+begin select raise(abort, 'no leaves here'); end"""
+
+
+async def test_a_child_whose_rows_a_file_refuses_has_failed_for_its_parent(tmp_path: Path) -> None:
+    async with AsyncBackstay(tmp_path / "a.db", ALL) as app:
+        with closing(sqlite3.connect(tmp_path / "a.db")) as connection, connection:
+            connection.execute(REFUSING)
+        with pytest.raises(WorkflowFailed, match="the child was not started: its rows could not be written"):
+            await asyncio.wait_for(app.execute(fan, "f", 1), PATIENCE)
+    assert rows(tmp_path / "a.db") == 0
+
+
+async def test_a_child_whose_rows_a_server_refuses_has_failed_for_its_parent(postgresql_url: str) -> None:
+    async with AsyncBackstay(postgresql_url, ALL) as app:
+        connection = await asyncpg.connect(postgresql_url.partition("&schema")[0])
+        schema = postgresql_url.rpartition("schema=")[2]
+        await connection.execute(f"alter table {schema}.workflow add check (workflow_type <> 'leaf')")
+        with pytest.raises(WorkflowFailed, match="the child was not started: its rows could not be written"):
+            await asyncio.wait_for(app.execute(fan, "f", 1), PATIENCE)
+        assert await connection.fetchval(f"select count(*) from {schema}.send") == 0
+        await connection.close()

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from backstay.engine import peers as module
-from backstay.engine.peers import Peers, partition_of_request, repeatable, repeated
-from backstay.engine.world import AsyncioWorld
+from backstay.engine.cluster import peers as module
+from backstay.engine.cluster.peers import Peers, partition_of_request, repeatable, repeated
+from backstay.engine.core.world import AsyncioWorld
 from backstay.kernel.features.stream import StreamItem
 from backstay.kernel.values import partition_in, partition_of
 from backstay.protocol import commands as tell
@@ -19,7 +19,7 @@ from backstay.protocol import requests as ask
 from backstay.protocol import schedules, streams
 from backstay.protocol.native import nodes
 from backstay.protocol.native.nodes import LinkFailed, Misdirected, Owner
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
 from ..sdk.kit import memory
 
@@ -39,7 +39,7 @@ AT_HOME = {ask.PollWorkflowTask, ask.PollActivityTask, ask.ExecuteWorkflowTask, 
 
 TO_ONE_NODE = {
     *(nodes.AskWorker, nodes.TellWaiting, nodes.FetchWorkflowTask, nodes.FetchActivityTask),
-    *(nodes.ReadRegistry, nodes.ReadRates, nodes.SweepShards),
+    *(nodes.ReadRegistry, nodes.ReadRates, nodes.SweepShards, nodes.SpareWorker),
 }
 """Not for the owner of an instance, but for the node that they are sent to."""
 
@@ -85,7 +85,7 @@ async def test_every_request_is_about_a_partition_or_answered_here() -> None:
     routed = set(module._PARTITION)
     assert routed == set(nodes.OF) - TO_ONE_NODE, "what is handed on can cross the wire"
     lists = {kind for kind in known if kind.__module__.endswith("run_lists")}
-    assert known - routed - lists == ANYWHERE | AT_HOME
+    assert known - routed - lists - TO_ONE_NODE == ANYWHERE | AT_HOME
 
 
 def test_the_partition_of_a_request_is_that_of_its_instance() -> None:
@@ -203,7 +203,7 @@ async def test_a_wait_whose_owner_is_gone_goes_on_here() -> None:
     assert await at.call(ask.AwaitResult(workflow_id="o-1")) == ("here", ask.AwaitResult(workflow_id="o-1"))
 
 
-async def test_a_wait_that_is_given_up_before_it_has_begun_calls_nobody() -> None:
+async def test_a_wait_that_is_given_up_before_it_has_begun_calls_no_node() -> None:
     at = At()
     waiting = asyncio.ensure_future(at.call(ask.AwaitResult(workflow_id="o-1")))
     await asyncio.sleep(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backstay import AsyncBackstay, ScheduleAlreadyExists, Unavailable, workflow
-from backstay.engine import notices
+from backstay.engine.cluster import notices
 from backstay.kernel.values import SCHEDULES, SECOND
 from tests.sdk.kit import eventually
 from tests.sim.disk import Disk
@@ -40,7 +40,7 @@ async def test_a_refusal_is_checked_against_the_database(where: str) -> None:
         await hourly.create(report, "hourly")
         with pytest.raises(ScheduleAlreadyExists):
             await hourly.create(report, "hourly")
-        async with AsyncBackstay(where, [report], run_tasks=False) as beside:
+        async with AsyncBackstay(where, [report], client_only=True) as beside:
             await beside.schedules.handle("hourly").delete()
         await hourly.create(report, "hourly")
         assert (await engine.schedules.handle("hourly").describe()).status == "active"

@@ -17,13 +17,13 @@ from backstay import (
     AsyncBackstay,
     RequestRefused,
     activity,
-    attempt,
+    activity_info,
     continue_as_new,
     update,
     wait,
     workflow,
 )
-from backstay.engine.waiters import CHECKS, ENDED, Waiter, Waiters
+from backstay.engine.core.waiters import CHECKS, ENDED, Waiter, Waiters
 from backstay.kernel.features.memo import UpsertMemo
 from backstay.kernel.features.start import Start
 from backstay.protocol import requests as ask
@@ -87,9 +87,9 @@ async def endless() -> None:
 
 @activity(local=True, retries=1, backoff="1ms")
 def numbered() -> tuple[int, str]:
-    if attempt().number == 1:
+    if activity_info().number == 1:
         raise ConnectionError("first")
-    return attempt().number, attempt().idempotency_key
+    return activity_info().number, activity_info().idempotency_key
 
 
 @workflow
@@ -273,7 +273,7 @@ def test_an_engine_that_is_stopped_while_it_looks_around_does_not_begin_to_look(
         waiting = asyncio.ensure_future(app.handle(patient, "p").result())
         await eventually(lambda: bool(list(app.engine.waiters)))
         read = SlowRead(app.store, "notices")
-        async with AsyncBackstay(tmp_path / "x.db", [at_once], run_tasks=False) as other:
+        async with AsyncBackstay(tmp_path / "x.db", [at_once], client_only=True) as other:
             await other.start(at_once, "a")
         await asyncio.wait_for(read.began.wait(), 20)
         await app.close()

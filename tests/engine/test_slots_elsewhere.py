@@ -9,10 +9,10 @@ import pytest
 
 from backstay import activity, workflow
 from backstay.codec.values import dumps
-from backstay.engine.remote_workers import RemoteWorker
+from backstay.engine.tasks.remote_workers import RemoteWorker
 from backstay.kernel.features.lease import Claimant
 from backstay.protocol import requests as ask
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 from tests.sdk.kit import eventually
 from tests.sim.disk import Disk
 from tests.sim.virtual import run

@@ -64,7 +64,7 @@ def test_a_task_is_taken_when_it_has_waited_for_a_second() -> None:
     assert all(1.0 <= seconds < 1.3 for seconds in run(1, story))
 
 
-def test_tasks_that_nobody_can_run_are_in_nobodys_way() -> None:
+def test_tasks_without_a_worker_are_in_the_way_of_no_other_task() -> None:
     async def story(_: object) -> float:
         disk = Disk()
         now = asyncio.get_running_loop().time

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from backstay import AsyncBackstay, activity, spawn, wait, workflow
-from backstay.engine import sweep
+from backstay.engine.core import sweep
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
 from backstay.store import Loaded, Ready
@@ -97,6 +97,26 @@ def test_a_task_that_is_withheld_is_not_taken_for_stuck() -> None:
     run(1, story)
 
 
+def test_a_task_that_is_withheld_is_not_read_again_and_again_if_its_run_does_not_stay_in_memory() -> None:
+    async def story(world: Callable[[], VirtualWorld]) -> None:
+        disk = Disk()
+        async with OnDisk(disk, world) as app:
+            handle = await app.start(patient, "waits")
+            app.engine.cache.limit = 0
+            await handle.pause()
+            await handle.signal("go", "on")
+            before = app.counted.loads
+            for number in range(20):
+                await app.execute(greeting, f"other-{number}")
+                assert app.engine.cache.get(disk.names["default", "waits"]) is None
+                await asyncio.sleep(2 * sweep.SWEEP / SECOND)
+            assert app.counted.loads - before <= 1
+            await handle.unpause()
+            assert await handle.result() == "on"
+
+    run(1, story)
+
+
 def test_a_long_backlog_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "PAGE", 3)
 
@@ -142,7 +162,7 @@ def test_after_long_idleness_a_row_that_is_lost_is_found_in_the_promised_time(ho
         async with OnDisk(disk, world) as app:
             handle = await app.start(both, "waits")
             key = disk.names["default", "waits"]
-            await asyncio.sleep(7200)
+            await asyncio.sleep(1800)
             (lost,) = disk.tasks[key]
             del disk.tasks[key][lost]
             if how == "by another process":
@@ -161,10 +181,10 @@ def test_an_idle_engine_rests() -> None:
         disk = Disk()
         async with OnDisk(disk, world) as app:
             await app.start(patient, "waits")
-            await asyncio.sleep(7200)
+            await asyncio.sleep(1800)
             swept: list[None] = []
             app._node.lifecycle.on_sweep.append(lambda: swept.append(None))
-            await asyncio.sleep(7200)
-            assert 20 <= len(swept) <= 30
+            await asyncio.sleep(3600)
+            assert 10 <= len(swept) <= 15
 
     run(1, story)

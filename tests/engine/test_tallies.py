@@ -29,7 +29,7 @@ async def test_what_is_started_beside_the_engine_counts(tmp_path: Path, closes: 
     path = tmp_path / "app.db"
     async with AsyncBackstay(path, [patient]) as engine:
         await engine.start(patient, "here")
-        async with AsyncBackstay(path, [patient], run_tasks=False) as beside:
+        async with AsyncBackstay(path, [patient], client_only=True) as beside:
             for number in range(3):
                 await beside.start(patient, f"beside-{number}")
             await beside.handle(patient, "beside-0").terminate()

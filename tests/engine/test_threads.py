@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backstay.engine.world import AsyncioWorld
+from backstay.engine.core.world import AsyncioWorld
 from backstay.threads import ThreadPool
 
 PATIENT = 30
@@ -67,7 +67,7 @@ def test_the_pool_grows_to_its_size_while_calls_are_blocked() -> None:
     with_pool(story)
 
 
-def test_a_blocked_call_keeps_nobody_else_waiting() -> None:
+def test_a_blocked_call_keeps_no_other_call_waiting() -> None:
     go_on = threading.Event()
 
     async def story(pool: ThreadPool) -> None:
@@ -92,7 +92,7 @@ def test_a_call_that_raises_is_answered_with_what_it_raised_and_its_thread_goes_
     with_pool(story, size=1)
 
 
-def test_a_result_that_is_not_taken_keeps_nobody_elses_back(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_result_that_is_not_taken_keeps_no_other_result_back(caplog: pytest.LogCaptureFixture) -> None:
     def refuse(_: Any) -> None:
         raise LookupError("no, thanks")
 

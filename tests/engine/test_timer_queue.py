@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backstay import AsyncBackstay, WorkflowTimedOut, sleep, workflow
-from backstay.engine.timer_queue import SPENT, TimerQueue
+from backstay.engine.core.timer_queue import SPENT, TimerQueue
 from backstay.kernel.values import SECOND
 from tests.sim.virtual import VirtualWorld, run
 
@@ -38,7 +38,7 @@ class Empty:
         return []
 
 
-def test_deadlines_that_nobody_needs_any_more_are_forgotten_and_the_others_kept() -> None:
+def test_deadlines_that_are_not_needed_any_more_are_forgotten_and_the_others_kept() -> None:
     async def story(world: Any) -> None:
         here: VirtualWorld = world()
         woken: list[int] = []

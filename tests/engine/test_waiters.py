@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
-from backstay.engine.waiters import Waiter, Waiters
-from backstay.store import Unavailable
+from backstay.engine.core.waiters import Waiter, Waiters
+from backstay.store.errors import Unavailable
 from tests.sim.virtual import VirtualWorld, run
 
 World = Callable[[], VirtualWorld]

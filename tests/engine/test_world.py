@@ -9,8 +9,8 @@ import pytest
 
 from backstay import AsyncBackstay, now, sleep, workflow
 from backstay.engine import recovery
-from backstay.engine.database_clock import DatabaseClock
-from backstay.engine.world import SLEW, AsyncioWorld, LongAlarm
+from backstay.engine.cluster.database_clock import DatabaseClock
+from backstay.engine.core.world import SLEW, AsyncioWorld, LongAlarm
 from backstay.kernel.values import SECOND
 from tests.sdk.kit import eventually
 
@@ -52,7 +52,7 @@ class Clocks:
         return world
 
 
-async def test_a_clock_that_is_set_is_followed_when_somebody_looks() -> None:
+async def test_a_clock_that_is_set_is_followed_when_it_is_read() -> None:
     clocks = Clocks()
     world = clocks.world()
     began = world.now()

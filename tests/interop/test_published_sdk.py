@@ -193,7 +193,7 @@ async def test_cancel_terminate_and_what_the_client_sees(server: Running) -> Non
         assert (await desk.client.archive_workflow("c")).outcome == "archived"
 
 
-async def test_a_query_nobody_can_answer(server: Running) -> None:
+async def test_a_query_that_no_worker_can_answer(server: Running) -> None:
     async with Client(server.url, token=TOKEN) as client:
         await client.start_workflow(workflow_type="basket", workflow_id="alone", task_queue="q", input=[])
         with pytest.raises(QueryFailed, match="no worker"):
@@ -402,3 +402,23 @@ async def test_an_exported_file_satisfies_the_published_command(server: Running,
         file.write_text(json.dumps(bundle))
         done = await asyncio.to_thread(subprocess.run, [str(verify), str(file)], capture_output=True, text=True)
         assert (done.returncode == 0) == (code == 0), done.stdout + done.stderr
+
+
+@pytest.mark.contract("SIG-01", "SIG-04")
+async def test_a_run_that_was_started_before_its_worker_is_defined_by_it_and_malformed_signals_stop_nothing(
+    server: Running,
+) -> None:
+    async with Client(server.url, token=TOKEN) as early:
+        await early.start_workflow(workflow_type="basket", workflow_id="b-9", task_queue="q", input=[])
+        await early.signal_workflow("b-9", "nonsense", args=[1])
+        await early.signal_workflow("b-9", "add", args=[])
+        await early.signal_workflow("b-9", "add", args=["book"])
+    async with working(server) as desk:
+        assert await desk.asked("b-9", "items", ["book"]) == ["book"]
+        with pytest.raises(SignalFailed):
+            await desk.client.signal_workflow("b-9", "unknown", args=[])
+        await desk.client.signal_workflow("b-9", "pay")
+        assert (await desk.result("b-9"))[0] is True
+        told = [event["event_type"] for event in await desk.history("b-9")]
+        assert told.count("SignalRejected") == 2
+        assert told.count("WorkflowDefinitionAdopted") == 1

@@ -40,14 +40,14 @@ async def test_a_schedule_fires_and_the_published_worker_runs_it(server: Running
         assert await desk.result(id) == {"greeting": "hello, ada", "length": 10}
 
         async def over() -> bool:
-            return bool((await client.list_schedules(status="deleted")).schedules)
+            return bool((await client.list_schedules(status="ended")).schedules)
 
         await once(over)  # after its second run
-        with pytest.raises(ScheduleNotFound):
-            await handle.describe()
+        assert (await handle.describe()).status == "ended"
         kinds = [event.event_type async for event in handle.iter_history(limit=2)]
         assert kinds.count("ScheduleTriggered") == 2
-        assert (kinds[0], kinds[-1]) == ("ScheduleCreated", "ScheduleDeleted")
+        assert kinds[0] == "ScheduleCreated"
+        assert kinds.count("ScheduleDeleted") == 1  # the end of its last run may be recorded after it
 
 
 async def test_the_published_client_can_make_every_schedule_request(server: Running) -> None:

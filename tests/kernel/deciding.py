@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from backstay.kernel.decision import Decision
-from backstay.kernel.machine import NOTHING_DEPLOYED, Machine
+from backstay.kernel.fleet import NO_DEFINITIONS, NO_FLEET, Definitions, LiveFleet, WorkerIdentity, definition_id
+from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message
 from backstay.kernel.rows import instance_row
 from backstay.kernel.state import Instance
@@ -50,6 +51,22 @@ def to(owner: str, until: Micros | None = None) -> Offering:
     return lambda task: Lease(owner=owner, until=until)
 
 
+class Deployed:
+    """A fleet that has one definition of each of these workflow types, by its fingerprint."""
+
+    def __init__(self, fingerprints: Mapping[str, str | None]) -> None:
+        self._fingerprints = fingerprints
+
+    def definitions(self, task: Task) -> Definitions:
+        if task.type not in self._fingerprints:
+            return NO_DEFINITIONS
+        return Definitions(frozenset({definition_id(self._fingerprints[task.type], None)}))
+
+    def worker(self, task: Task) -> WorkerIdentity | None:
+        fingerprints = self._fingerprints
+        return WorkerIdentity("host", None, fingerprints[task.type]) if task.type in fingerprints else None
+
+
 class Decided(Decision):
     """A decision with the ready tasks that no worker took, and whether it has nothing to write."""
 
@@ -64,10 +81,10 @@ def decide(
     now: Micros,
     ids: Any,
     offer: Offering = nobody,
-    deployed: Mapping[str, str | None] = NOTHING_DEPLOYED,
+    fleet: LiveFleet = NO_FLEET,
 ) -> Decided:
     """Decide one message in a turn of its own."""
-    turn = machine.begin(state, ids, deployed)
+    turn = machine.begin(state, ids, fleet)
     machine.decide(turn, message, now)
     unassigned = match(machine, turn, offer)
     idle = machine.idle(turn)

@@ -28,22 +28,24 @@ from backstay.kernel.features.activity import (
 )
 from backstay.kernel.features.activity.records import Execution
 from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.instance_commands import InstanceCommand
 from backstay.kernel.features.lease import Claim
 from backstay.kernel.features.signal import DeliverSignal
 from backstay.kernel.features.start import RecordedDefinition, Start
 from backstay.kernel.features.update import Update
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWorkflowTask
+from backstay.kernel.fleet import LiveFleet
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
-from backstay.kernel.message import Message, Refused
+from backstay.kernel.message import EarlierRun, Message, Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Block, Lease, Task
 from backstay.kernel.values import LEASE, SECOND, Micros
 from backstay.kernel.views.timeline import tell
 from backstay.kernel.words import Story
 
-from .deciding import Decided, Ids, Offering, decide, nobody, vars_of
-from .stored import refold, snapshot
+from .deciding import Decided, Deployed, Ids, Offering, decide, nobody, vars_of
+from .stored import refold, reread, snapshot
 from .telling import PLAIN
 
 T0: Micros = 1_800_000_000 * SECOND
@@ -97,6 +99,7 @@ class Flow:
         self.stories: dict[int, Story] = {}
         self.commands: list[CommandRecord] = []
         self.deployed: dict[str, str | None] = {}
+        self.fleet: LiveFleet | None = None  # instead of one that has what is deployed
 
     @property
     def now(self) -> Micros:
@@ -113,7 +116,12 @@ class Flow:
         """Decide a message, `at` seconds after the beginning, and store the decision."""
         if at is not None:
             self.now = instant(at)
-        decision = decide(self.machine, self.state, message, self.now, self.ids, offer, self.deployed)
+        if isinstance(message, InstanceCommand) and message.earlier is None and message.run_id is not None:
+            key = next(key for key, row in self.runs.items() if row.run_id == message.run_id)
+            message = replace(message, earlier=self.earlier(key))
+        decision = decide(
+            self.machine, self.state, message, self.now, self.ids, offer, self.fleet or Deployed(self.deployed)
+        )
         for field in (
             "events",
             "tasks",
@@ -176,6 +184,20 @@ class Flow:
 
     def update(self, name: str = "add", at: float | None = None, **more: Any) -> Decided:
         return self.when(Update(name=name, **more), at)
+
+    def earlier(self, key: int) -> EarlierRun | None:
+        """A run before the current one, as the shell hands it in."""
+        if key == self.run.key:
+            return None
+        row = self.runs[key]
+        return EarlierRun(
+            key=key,
+            run_id=row.run_id,
+            number=row.number,
+            commands=max((c.sequence or 0 for c in self.commands if c.run == key), default=0),
+            loaded_from=self.state.loaded_from,
+            history=reread(self.machine, self.histories[key]),
+        )
 
     def again(self, message: Any, at: float | None = None) -> Decided:
         """Retry a command as the shell does: with the record of its first attempt."""

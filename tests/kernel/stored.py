@@ -47,6 +47,7 @@ def refold(flow: Flow) -> Instance:
     state.last_decision = row.last_decision
     state.command_sequence = row.command_sequence
     state.cursor = row.cursor
+    state.attempts = row.attempts
     state.next_wake = row.next_wake
     state.reserved_at = row.reserved_at
     if row.run is not None:
@@ -86,6 +87,7 @@ def snapshot(flow: Flow, state: Instance | None = None) -> dict[str, Any]:
         "reserved_at": state.reserved_at,
         "command_sequence": state.command_sequence,
         "cursor": state.cursor,
+        "attempts": state.attempts,
         "buffered_events": list(state.buffered_events),
         "running_task": state.running_task,
         "next_wake": state.next_wake,

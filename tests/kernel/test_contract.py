@@ -89,7 +89,7 @@ def test_a_message_without_parameters_knows_no_names() -> None:
     assert arrange(NONE, {}) == ([], {})
 
 
-def test_a_default_that_is_null_is_no_null_that_somebody_gave() -> None:
+def test_a_default_that_is_null_is_no_null_that_a_caller_gave() -> None:
     parameters = [parameter("a", "int", required=False, default=None), parameter("b", "int")]
     assert arrange({"name": "m", "parameters": parameters}, {"b": 1}) == ([None, 1], {})
 

@@ -69,7 +69,7 @@ def test_success_wakes_with_the_last_one_whatever_the_order(order: tuple[int, ..
 
 @pytest.mark.contract("BARRIER-05")
 @pytest.mark.parametrize("order", list(permutations(range(1, 5))))
-def test_a_nested_group_that_is_complete_wakes_nobody_by_itself(order: tuple[int, ...]) -> None:
+def test_a_nested_group_that_is_complete_wakes_no_code_by_itself(order: tuple[int, ...]) -> None:
     flow = given(*NESTED)
     assert [closed(flow, step) for step in order] == [False, False, False, True]
 
@@ -217,7 +217,7 @@ def test_a_group_that_is_not_all_scheduled_wakes_its_code_when_half_of_its_windo
     assert [closed(flow, step) for step in order[:2]] == [False, True]
 
 
-def test_a_group_that_is_all_scheduled_wakes_nobody_before_its_end() -> None:
+def test_a_group_that_is_all_scheduled_wakes_no_code_before_its_end() -> None:
     flow = windowed(4, 4)
     assert [closed(flow, step) for step in (1, 2, 3, 4)] == [False, False, False, True]
 

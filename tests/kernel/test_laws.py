@@ -33,7 +33,7 @@ from backstay.kernel.features.activity import (
     ScheduleActivity,
 )
 from backstay.kernel.features.activity.records import Execution
-from backstay.kernel.features.archive import Archive, EarlierRun
+from backstay.kernel.features.archive import Archive
 from backstay.kernel.features.cancel import Cancel, CancelRequested, CancelWorkflow, Terminate
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.condition import (
@@ -64,6 +64,7 @@ from backstay.kernel.features.signal import (
     open_waits,
 )
 from backstay.kernel.features.signal_with_start import SignalAndStart
+from backstay.kernel.features.skip_wait import SkipWait
 from backstay.kernel.features.start import Reserve
 from backstay.kernel.features.timer import CancelTimer, StartTimer, Timers
 from backstay.kernel.features.update import (
@@ -87,7 +88,7 @@ from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Lease, Task
-from backstay.kernel.values import LEASE, SECOND, execution_id, run_of, signal_id
+from backstay.kernel.values import LEASE, SECOND, command_id, execution_id, run_of, signal_id, timer_id
 
 from .deciding import Decided
 from .given import TALKING, Flow, started
@@ -231,7 +232,7 @@ CALM += ["start", "stale", "break", "renew", "release", "offer", "reconcile"]
 CALM += ["signal"] * 5 + ["update"] * 4 + ["both", "both", "pause", "unpause", "unpause", "stop", "archive", "repair"]
 TALK = ["complete"] * 8 + ["claim"] * 3 + ["signal"] * 6 + ["update"] * 5 + ["due"] * 3
 TALK += ["both", "stop", "release", "break", "reconcile", "finish"]
-WILD = [*CALM, "beat", "beat", "beat", "lose", "reserve", "retry now", "retry now", "retry now"]
+WILD = [*CALM, "beat", "beat", "beat", "lose", "reserve", "retry now", "retry now", "retry now", "skip wait"]
 
 
 def some_act(verbs: list[str], seed: int) -> Act:
@@ -381,19 +382,13 @@ class Story:
 
     def addressed(self, act: Act) -> dict[str, Any]:
         """To the instance or to a run of it; new, or once more."""
-        runs = [row.run_id for row in self.flow.runs.values()]
+        keys = list(self.flow.runs)
+        key = keys[-1] if act.how == 4 else keys[0] if act.how == 5 else None
         return {
-            "run_id": runs[-1] if act.how == 4 else runs[0] if act.how == 5 else None,
+            "run_id": None if key is None else self.flow.runs[key].run_id,
+            "earlier": None if key is None else self.flow.earlier(key),
             "request_id": "r1" if act.taker == 0 else None,
         }
-
-    def earlier(self, key: int) -> EarlierRun | None:
-        """An earlier run, as the shell hands it in."""
-        if key == self.flow.run.key:
-            return None
-        row = self.flow.runs[key]
-        history = reread(self.flow.machine, self.flow.histories[key])
-        return EarlierRun(key=row.key, run_id=row.run_id, number=row.number, history=history)
 
     def message(self, act: Act) -> Message:
         flow = self.flow
@@ -436,6 +431,9 @@ class Story:
             case "retry now":
                 named = execution_id(flow.run.run_id, 1 + act.which) if flow.state.run is not None else None
                 return RetryNow(activity_execution_id=named if act.how == 5 else None)
+            case "skip wait":
+                named = timer_id(flow.run.run_id, 1 + act.which) if flow.state.run is not None else None
+                return SkipWait(wait_id=named if act.how == 5 else None)
             case "stop":
                 if act.how > 1 or act.which > 2:
                     return self.message(act._replace(verb="signal"))
@@ -443,7 +441,7 @@ class Story:
             case "archive":
                 keys = sorted(flow.histories)
                 key = keys[act.which % len(keys)]
-                return Archive(run_id=flow.runs[key].run_id, earlier=self.earlier(key))
+                return Archive(run_id=flow.runs[key].run_id, earlier=flow.earlier(key))
             case "repair":
                 return Repair(work=Reconcile(incarnation="engine-1", force=act.how % 2 == 1))
             case "stale":
@@ -593,6 +591,15 @@ def the_index_tells_the_truth(story: Story) -> None:
         assert archived == ([] if row.archived_at is None else [row.archived_at])
 
 
+def every_run_numbers_its_own_commands(story: Story) -> None:
+    flow = story.flow
+    for key, row in flow.runs.items():
+        own = [command for command in flow.commands if command.run == key]
+        assert [command.sequence for command in own] == list(range(1, len(own) + 1))
+        assert [command.id for command in own] == [command_id(row.run_id, number) for number in range(1, len(own) + 1)]
+        assert {command.requested_run_id for command in own} <= {None, row.run_id}
+
+
 def what_is_accepted_is_told_in_the_order_of_the_commands(story: Story) -> None:
     flow = story.flow
     numbers = {row.run_id: row.number for row in flow.runs.values()}
@@ -700,6 +707,7 @@ LAWS = [
     each_step_opens_once_and_ends_at_most_once,
     history_adds_up,
     the_index_tells_the_truth,
+    every_run_numbers_its_own_commands,
     what_is_accepted_is_told_in_the_order_of_the_commands,
     nothing_that_code_was_told_stands_before_what_it_decided_without_it,
     every_accepted_signal_is_received_and_applied_once,

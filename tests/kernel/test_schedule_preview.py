@@ -31,7 +31,7 @@ def test_a_time_of_day_that_is_left_out_says_so() -> None:
         (
             "2027-03-28T03:00:00+02:00",
             "The clock of Europe/Berlin goes forward by 1 h before this fire."
-            " Its time of day is left out on this day: it fires right after the gap.",
+            " This time of day does not exist on this day: it fires right after the gap.",
         ),
         ("2027-03-29T02:30:00+02:00", None),
     ]
@@ -42,7 +42,7 @@ def test_a_time_of_day_that_comes_twice_fires_once_and_says_so() -> None:
     first, second = shown(spec, "2027-10-30T12:00:00", 2)
     assert first == (
         "2027-10-31T02:30:00+02:00",
-        "This time of day comes twice on this day: it fires the first time only.",
+        "This time of day occurs twice on this day: it fires the first time only.",
     )
     assert second == ("2027-11-01T02:30:00+01:00", "The clock of Europe/Berlin goes back by 1 h before this fire.")
 
@@ -55,7 +55,7 @@ def test_an_expression_that_goes_by_elapsed_time_fires_both_times() -> None:
         "2027-10-31T02:30:00+01:00",
         "2027-10-31T03:30:00+01:00",
     ]
-    assert found[0][1] == "This time of day comes twice on this day: it fires both times."
+    assert found[0][1] == "This time of day occurs twice on this day: it fires both times."
 
 
 def test_intervals_and_jitter_are_previewed_as_they_will_fire() -> None:

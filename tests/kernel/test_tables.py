@@ -13,7 +13,8 @@ import pytest
 from backstay.kernel.command import Command, StepCommand, TerminalCommand
 from backstay.kernel.event import Event, StepEvent
 from backstay.kernel.feature import Compatibility, Deciding, Feature, History, Lifecycle, Sends
-from backstay.kernel.machine import FEATURES, Machine
+from backstay.kernel.feature_list import FEATURES
+from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message
 
 MACHINE = Machine()
@@ -63,8 +64,11 @@ ALLOWED = {
     " run_deadline_at workflow_definition_fingerprint parent_workflow_instance_id parent_workflow_run_id parent_sequence"
     " workflow_link_id child_call_id retry_policy timeout_policy continued_from_run_id retry_attempt"
     " retry_of_child_workflow_run_id"
-    " arguments payload_codec declared_change_ids declared_cleanup_seconds routing parent_namespace"
+    " arguments payload_codec declared_change_ids declared_cleanup_seconds declared_update_validators routing"
+    " parent_namespace"
     " first_task_at open_children occurrence_time standalone traceparent",
+    "WorkflowDefinitionAdopted": f"{DECLARED} workflow_class workflow_definition_fingerprint declared_change_ids"
+    " declared_cleanup_seconds declared_update_validators",
     "WorkflowContinuedAsNew": "sequence continued_to_run_id continued_to_run_number workflow_link_id closed_reason",
     "WorkflowCompleted": "output payload_codec",
     "WorkflowFailed": "failure_id source_kind source_id failure_category non_retryable exception_type exception_class"
@@ -74,6 +78,7 @@ ALLOWED = {
     "ActivityScheduled": f"{ACT} {LOCAL} {GROUP} activity",
     "ActivityStarted": f"{ATTEMPT} lease_expires_at",
     "ActivityHeartbeatRecorded": f"{ATTEMPT} heartbeat_at lease_expires_at progress",
+    "WaitSkipped": "workflow_command_id timer_id step fire_at reason",
     "ActivityRetryScheduled": f"{ACT} {LOCAL} {EXC} {GROUP} activity activity_attempt_id retry_task_id retry_of_task_id"
     " retry_available_at retry_backoff_seconds retry_after_attempt_id retry_after_attempt retry_reason max_attempts"
     " retry_policy timeout_kind crashes",
@@ -85,7 +90,7 @@ ALLOWED = {
     "TimerScheduled": TIMER,
     "TimerFired": f"{TIMER} fired_at",
     "TimerCancelled": f"{TIMER} cancelled_at",
-    "ChildWorkflowScheduled": f"{CHILD} parent_close_policy retry_policy timeout_policy arguments routing definition",
+    "ChildWorkflowScheduled": f"{CHILD} summary parent_close_policy retry_policy timeout_policy arguments routing definition",
     "ChildRunStarted": f"{CHILD} child_run_number child_status parent_close_policy retry_policy timeout_policy"
     " execution_timeout_seconds run_timeout_seconds execution_deadline_at run_deadline_at retry_attempt"
     " retry_of_child_workflow_run_id retry_backoff_seconds",
@@ -103,6 +108,7 @@ ALLOWED = {
     " arguments payload_codec",
     "SignalWaitOpened": "signal_name signal_wait_id sequence timeout_seconds",
     "SignalApplied": "workflow_command_id signal_id signal_name signal_wait_id sequence value",
+    "SignalRejected": "workflow_command_id signal_id signal_name signal_wait_id rejection_reason validation_errors",
     "ConditionWaitOpened": CONDITION,
     "ConditionWaitSatisfied": f"{CONDITION} timer_id workflow_signal_id signal_name signal_wait_id",
     "ConditionWaitTimedOut": f"{CONDITION} timer_id",
@@ -181,6 +187,8 @@ COMMANDS = {
     "CancelSignalWait": "cancel_signal_wait",
     "OpenSignalWait": "open_signal_wait",
     "ApplySignal": "apply_signal",
+    "RejectSignal": "reject_signal",
+    "AdoptDefinition": "adopt_definition",
     "CompleteUpdate": "complete_update",
     "FailUpdate": "fail_update",
     "CancelWorkflow": "cancel_workflow",
@@ -284,7 +292,7 @@ TABLES = [(section, hook) for section, hook in HOOKS if "Mapping" in SECTIONS[se
 
 
 def test_a_feature_is_made_of_sections() -> None:
-    assert Feature.__struct_fields__ == ("name", *SECTIONS, "words")  # for the words see test_words
+    assert Feature.__struct_fields__ == ("name", *SECTIONS, "words", "operator")  # see test_words, test_operators
 
 
 @pytest.mark.parametrize(("section", "hook"), HOOKS)

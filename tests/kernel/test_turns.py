@@ -27,7 +27,7 @@ from backstay.kernel.state import Instance
 from backstay.kernel.task import Block, Lease
 from backstay.kernel.turn import Turn
 
-from .deciding import Ids, match
+from .deciding import Deployed, Ids, match
 from .given import MACHINE, T0, started
 from .test_laws import LIMITS, TALK, WILD, Act, Story, acts
 
@@ -72,7 +72,7 @@ class Shared(Story):
         return outcome
 
     def take(self, message: Message, act: Act) -> Any:
-        turn = self.turn or self.machine.begin(self.together, self.ids, deployed=self.flow.deployed)
+        turn = self.turn or self.machine.begin(self.together, self.ids, Deployed(self.flow.deployed))
         try:
             reply = self.machine.decide(turn, message, self.flow.now)
         except Refused as refusal:

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from backstay.kernel.event import NO_CONTEXT, Event, record
+from backstay.kernel.feature_list import FEATURES
 from backstay.kernel.features.activity import RetryPolicy, ScheduleActivity
 from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.condition import CancelConditionWait, OpenConditionWait
 from backstay.kernel.features.signal import CancelSignalWait, OpenSignalWait
 from backstay.kernel.features.timer import StartTimer
-from backstay.kernel.machine import FEATURES
 from backstay.kernel.values import SECOND
 from backstay.kernel.views.timeline import WORDS, tell
 from backstay.kernel.words import Story
@@ -90,7 +90,7 @@ def test_a_retry_says_how_long_the_attempt_took_and_is_remembered_as_the_last_fa
     assert story.failed is flow.history[-1].event
 
 
-def test_news_is_what_somebody_who_watches_wants_to_see_at_once() -> None:
+def test_news_is_what_a_watcher_wants_to_see_at_once() -> None:
     flow = running(RetryPolicy(max_attempts=2, backoff_seconds=[0.0]))
     flow.fail(1)
     flow.begin(1)

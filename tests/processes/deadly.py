@@ -14,7 +14,7 @@ from backstay import (
     WorkflowAlreadyStarted,
     WorkflowFailed,
     activity,
-    attempt,
+    activity_info,
     workflow,
 )
 
@@ -23,11 +23,11 @@ LEDGER = Path(sys.argv[-1])
 
 def die() -> None:
     with LEDGER.open("a") as ledger:
-        ledger.write(f"{attempt().type} {attempt().number}\n")
+        ledger.write(f"{activity_info().type} {activity_info().number}\n")
     os._exit(9)  # as the kernel would, out of memory
 
 
-@activity(crashes=1)
+@activity(max_crashes=1)
 def greedy() -> str:
     die()
     return "never"

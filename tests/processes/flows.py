@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from backstay import activity, attempt, info, query, signal, sleep, update, wait, workflow
+from backstay import activity, activity_info, info, query, signal, sleep, update, wait, workflow
 
 
 @activity
@@ -88,7 +88,7 @@ BY_NAME = {"counter": Counter, **{flow.type: flow for flow in (visit, gated, gat
 
 
 def sign(ledger: str, name: str) -> None:
-    running = attempt()
+    running = activity_info()
     write(ledger, f"{name}\t{running.idempotency_key}\t{running.number}\t{os.getpid()}")
 
 

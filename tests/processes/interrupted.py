@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 
 from backstay import AsyncBackstay, Backstay
@@ -30,4 +31,6 @@ def waiting_async(path: str, ledger: str, gate: str) -> None:
 
 
 if __name__ == "__main__":
+    # Whatever it was started with: a shell starts the programs in the background of a script with Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -10,12 +10,14 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("durable_workflow")
 
 from .. import postgresql
+from ..selection import rotating
 from .cluster import Cluster, Node
 from .database import PGBOUNCER
 from .story import Story
@@ -176,7 +178,7 @@ async def kill_workers(cluster: Cluster) -> None:
         await calm()
 
 
-STORIES = [
+STORIES: list[Any] = [
     nothing,
     kill_nodes,
     stop_nodes,
@@ -185,11 +187,12 @@ STORIES = [
     restart_one_by_one,
     join_and_leave,
     promote_the_standby,
-    pytest.param(kill_workers, marks=pytest.mark.skipif(not LONG, reason="its activities wait for ten seconds")),
+    *([kill_workers] if LONG else []),  # its activities wait for ten seconds
 ]
 
 
-@pytest.mark.parametrize("faults", STORIES, ids=lambda faults: faults.__name__)
+@pytest.mark.contract("REPLAY-01")
+@pytest.mark.parametrize("faults", rotating(STORIES, 2), ids=lambda faults: faults.__name__)
 def test_work_goes_on(faults: Faults, cluster: Cluster, clusters: list[Cluster]) -> None:
     story = tell(cluster, clusters, faults)
     for kind in ("chain", "box", "published-chain", "published-box"):
@@ -197,7 +200,7 @@ def test_work_goes_on(faults: Faults, cluster: Cluster, clusters: list[Cluster])
 
 
 @pytest.mark.skipif(PGBOUNCER is None, reason="pgbouncer is not installed")
-@pytest.mark.parametrize("mode", POOLERS)
+@pytest.mark.parametrize("mode", rotating(POOLERS, 1))
 @pytest.mark.parametrize("faults", STORIES if LONG else [kill_nodes], ids=lambda faults: faults.__name__)
 def test_work_goes_on_behind_a_pooler(faults: Faults, mode: str, tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, 3 if LONG else 2, pooler=mode)

@@ -108,6 +108,9 @@ async def until(met: Any, seconds: float = 60.0) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.full(
+    "limits over whole minutes, with processes; tests/server/test_limits_of_nodes.py has them in one process"
+)
 def test_three_nodes_keep_to_the_limits_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(story(tmp_path, monkeypatch))
 

@@ -99,7 +99,7 @@ def test_a_missing_event_is_damage_too(place: Place) -> None:
 
 
 @pytest.mark.parametrize("body", [{"routing": {"queue": 5}}, {"type": 5}, {"id": 5}, None])
-def test_a_task_that_cannot_be_read_does_not_lock_the_others_out(
+def test_a_task_that_cannot_be_read_is_a_lost_one_and_stops_no_other_run(
     place: Place, body: dict[str, object] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(place) as app:
@@ -115,9 +115,12 @@ def test_a_task_that_cannot_be_read_does_not_lock_the_others_out(
     place.open_gate("other")
     with caplog.at_level(logging.ERROR, "backstay"), opened(place) as app:
         assert app.handle(flows.gated, "sound").result(timeout=20)[-1] == "behind done"
-        with pytest.raises(HistoryDamaged, match=r"workflow 'broken'.* a task of it cannot be read"):
-            app.describe("broken")
-        assert len(place.signed("behind")) == 1
+        broken = app.handle(flows.gated, "broken")
+        if body is None or "id" in body:  # else the engine that opens the file finds it by itself
+            assert broken.history()[-1].type == "ActivityStarted", "its history is whole"
+            broken.repair()
+        assert broken.result(timeout=20)[-1] == "behind done", "a row that cannot be read is written again"
+        assert len(place.signed("behind")) == 2
     assert any("cannot be read" in line for line in caplog.messages)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from . import poison
 from .program import Program
 
 Start = Callable[..., Program]
@@ -38,3 +39,15 @@ def test_without_a_workflow_it_is_the_same(tmp_path: Path, program: Start) -> No
     assert last.lines[0].startswith("ActivityCrashed(")
     assert last.lines[0].endswith(" 1\n")
     assert begun(ledger) == ["pay 1"]
+
+
+def test_neighbours_of_an_activity_that_kills_its_program_are_not_blamed(tmp_path: Path, program: Start) -> None:
+    """They begin together and die together until they are suspects; then each is tried alone."""
+    deaths = 0
+    while (last := program("poison", "embedded", str(tmp_path / "app.db"))).ended() == 9:
+        deaths += 1
+        assert deaths <= poison.CRASHES + 1, "the program dies of what has failed already"
+    assert deaths == poison.CRASHES + 1
+    told = dict(line.split(" ", 1) for line in last.lines)
+    assert {told[name] for name in poison.NAMES} == {"done\n"}
+    assert told["work-poison"].startswith("ActivityCrashed(")

@@ -13,7 +13,7 @@ import pytest
 from backstay import Backstay, WorkflowNotFound
 from backstay.engine import recovery
 from backstay.kernel.values import SECOND
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 from backstay.store.sqlite import writer
 
 from . import flows

@@ -128,5 +128,5 @@ def test_an_engine_that_is_killed_while_it_hangs_sets_the_run_aside_at_its_next_
         assert done.stdout == "good 7\n", done.stderr
     pids = (place / "hanging").read_text().split()
     assert len(pids) == 2  # not again at the third start
-    with Backstay(place / "app.db", run_tasks=False) as backstay:
+    with Backstay(place / "app.db", client_only=True) as backstay:
         assert backstay.describe("bad").status == "blocked"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from backstay import Backstay
-from backstay.engine import sweep
+from backstay.engine.core import sweep
 from backstay.kernel.values import SECOND
 
 from . import flows
@@ -24,8 +24,8 @@ def _keen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "SWEEP_IDLE", SECOND // 10)
 
 
-def opened(place: Place, *, run_tasks: bool = True) -> Backstay:
-    return Backstay(place.database, flows.REGISTER, guard="off", run_tasks=run_tasks)
+def opened(place: Place, *, client_only: bool = False) -> Backstay:
+    return Backstay(place.database, flows.REGISTER, guard="off", client_only=client_only)
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def lose_tasks(place: Place) -> list[str]:
 
 @pytest.mark.contract("REPAIR-04", "REPAIR-19")
 def test_a_lost_workflow_task_is_found_by_the_sweep(place: Place) -> None:
-    with opened(place, run_tasks=False) as app:
+    with opened(place, client_only=True) as app:
         app.start(flows.visit, "v", place.ledger, "tea")
     lose_tasks(place)
     with opened(place) as app:
@@ -61,12 +61,12 @@ def test_a_lost_workflow_task_is_found_by_the_sweep(place: Place) -> None:
 @pytest.mark.contract("REPAIR-04", "REPAIR-15")
 def test_a_lost_workflow_task_is_restored_by_a_repair_as_it_was(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "SWEEP", 600 * SECOND)
-    with opened(place, run_tasks=False) as app:
+    with opened(place, client_only=True) as app:
         app.start(flows.visit, "v", place.ledger, "tea")
-    with opened(place, run_tasks=False) as app:
+    with opened(place, client_only=True) as app:
         before = app.describe("v").tasks[0].task
     lost = lose_tasks(place)
-    with opened(place, run_tasks=False) as app:
+    with opened(place, client_only=True) as app:
         assert app.describe("v").liveness_state == "repair_needed"
         assert app.handle(flows.visit, "v").repair().restored == lost
         after = app.describe("v").tasks[0].task
@@ -88,12 +88,12 @@ def test_a_lost_activity_task_is_found_by_the_sweep(place: Place) -> None:
 
 
 @pytest.mark.contract("REPAIR-08")
-def test_a_lost_activity_task_that_nobody_had_started_is_restored(place: Place) -> None:
+def test_a_lost_activity_task_that_no_worker_had_started_is_restored(place: Place) -> None:
     with Backstay(place.database, [flows.visit], guard="off") as app:  # runs workflows, but not this activity
         app.start(flows.visit, "v", place.ledger, "tea")
         eventually("it is scheduled", lambda: app.describe("v").wait_kind == "activity")
     lost = lose_tasks(place)
-    with opened(place, run_tasks=False) as app:
+    with opened(place, client_only=True) as app:
         restored = app.handle(flows.visit, "v").repair().restored
         found = eventually("it is there again", lambda: [view.task.id for view in app.describe("v").tasks])
         assert found == lost
@@ -135,7 +135,7 @@ def test_runs_go_on_from_history_when_all_their_tasks_are_lost_at_once(place: Pl
         for n in range(5):
             app.start(flows.gated, f"g-{n}", place.ledger, place.gate("gate"))
         eventually("the gate is reached by all", lambda: len(place.signed("gate")) == 5)
-    with opened(place, run_tasks=False) as app:
+    with opened(place, client_only=True) as app:
         for n in range(5):
             app.start(flows.visit, f"v-{n}", place.ledger, "tea")
     lose_tasks(place)
@@ -151,7 +151,7 @@ def test_runs_go_on_from_history_when_all_their_tasks_are_lost_at_once(place: Pl
 
 @pytest.mark.contract("REPAIR-13", "REPAIR-20")
 def test_a_running_activity_whose_row_is_lost_runs_once(place: Place) -> None:
-    with opened(place, run_tasks=False) as app:
+    with opened(place, client_only=True) as app:
         app.start(flows.visit, "v", place.ledger, "tea")
     with Backstay(place.database, [flows.gated, flows.stamp, flows.pass_gate], guard="off") as app:
         app.start(flows.gated, "g", place.ledger, place.gate("gate"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backstay import AsyncBackstay, activity, sleep, workflow
-from backstay.engine.shards import Shards
+from backstay.engine.cluster.shards import Shards
 from backstay.kernel.features.activity import crashes
 
 from ..sdk.kit import eventually, names
@@ -20,7 +20,7 @@ PATIENCE = 60
 COUNT = 8
 
 
-@activity(retries=20, backoff="1ms", crashes=1000)
+@activity(retries=20, backoff="1ms", max_crashes=1000)
 def step(n: int) -> int:
     return n + 1
 

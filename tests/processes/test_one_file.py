@@ -20,7 +20,7 @@ def test_a_second_program_reads_what_the_first_one_runs(remote: Start, place: Pl
     app = remote().opened()
     app.ask("start", workflow="gated", id="g", args=[place.ledger, place.gate("gate")])
     eventually("the gate is reached", lambda: place.signed("gate"))
-    beside = remote(run_tasks=False).opened()
+    beside = remote(client_only=True).opened()
     assert app.ask("is_engine") is True
     assert beside.ask("is_engine") is False
     assert beside.ask("describe", id="g") == {
@@ -154,7 +154,7 @@ def test_three_programs_and_two_kills(remote: Start, place: Place) -> None:
 @pytest.mark.contract("REPAIR-13")
 def test_a_repair_from_beside_leaves_running_work_alone(remote: Start, place: Place) -> None:
     app = remote().opened()
-    beside = remote(run_tasks=False).opened()
+    beside = remote(client_only=True).opened()
     app.ask("start", workflow="gated", id="g", args=[place.ledger, place.gate("gate")])
     eventually("the gate is reached", lambda: place.signed("gate"))
     assert beside.ask("repair", id="g") is False
@@ -165,7 +165,7 @@ def test_a_repair_from_beside_leaves_running_work_alone(remote: Start, place: Pl
 
 @BOTH
 def test_a_process_that_runs_no_tasks_leaves_the_engine_to_those_that_do(remote: Start, place: Place) -> None:
-    web = remote(run_tasks=False).opened()
+    web = remote(client_only=True).opened()
     assert web.ask("is_engine") is False
     assert web.ask("has_engine") is False
     web.ask("start", workflow="visit", id="before", args=[place.ledger, "tea"])
@@ -185,11 +185,11 @@ def test_a_process_that_runs_no_tasks_leaves_the_engine_to_those_that_do(remote:
 
 
 @BOTH
-@pytest.mark.parametrize("run_tasks", [True, False])
+@pytest.mark.parametrize("client_only", [False, True])
 def test_a_signal_that_one_program_has_acknowledged_is_seen_through_another(
-    remote: Start, place: Place, run_tasks: bool
+    remote: Start, place: Place, client_only: bool
 ) -> None:
-    programs = [remote().opened(), remote(run_tasks=run_tasks).opened()]
+    programs = [remote().opened(), remote(client_only=client_only).opened()]
     programs[0].ask("start", workflow="counter", id="c", args=[])
     for number in range(1, 25):
         teller, asker = programs[number % 2], programs[number // 2 % 2]
@@ -204,7 +204,7 @@ def test_a_signal_that_one_program_has_acknowledged_is_seen_through_another(
 
 
 def test_a_query_of_what_no_process_runs_is_answered_from_what_its_code_has_seen(remote: Start, place: Place) -> None:
-    worker, web = remote().opened(), remote(run_tasks=False).opened()
+    worker, web = remote().opened(), remote(client_only=True).opened()
     web.ask("start", workflow="counter", id="c", args=[])
     web.ask("signal", workflow="counter", id="c", name="add", args=[1])
     assert web.ask("query", workflow="counter", id="c", name="read", args=[]) == 1
@@ -217,7 +217,7 @@ def test_a_query_of_what_no_process_runs_is_answered_from_what_its_code_has_seen
 
 def test_a_foreign_command_during_a_local_activity_does_not_disturb_it(remote: Start, place: Place) -> None:
     app = remote().opened()
-    beside = remote(run_tasks=False).opened()
+    beside = remote(client_only=True).opened()
     app.ask("start", workflow="gated_beside", id="g", args=[place.ledger, place.gate("gate")])
     eventually("the gate is reached", lambda: place.signed("gate"))
     for _ in range(3):

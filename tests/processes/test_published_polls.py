@@ -22,6 +22,7 @@ import durable_workflow
 from durable_workflow.errors import WorkflowAlreadyStarted
 
 from .. import postgresql
+from ..selection import rotating
 from .cluster import Cluster, Node, Worker
 from .cluster_worker import OUTAGE, QUEUE, TOKEN
 from .program import eventually
@@ -134,7 +135,7 @@ def test_replies_that_are_lost_on_the_way_to_the_worker(cluster: Polled) -> None
     assert set(cluster.marks().values()) == {1}, "a lease whose reply is lost is found again, by whatever node"
 
 
-@pytest.mark.parametrize("kind", ["workflow", "activity"])
+@pytest.mark.parametrize("kind", rotating(["workflow", "activity"], 1))
 def test_an_owner_that_is_killed_between_a_lease_and_the_reply(cluster: Polled, kind: str) -> None:
     for node in cluster.nodes:
         assert node.link is not None

@@ -179,9 +179,9 @@ async def _handed_on(servers: list[Server]) -> None:
         assert (refused.status_code, refused.json()["reason"]) == (421, "other_node"), "it is handed on once"
         refused = await post("/api/worker/station", opening, **there, Authorization="Bearer wrong")
         assert refused.status_code == 401
-        mistaken = opening | {"database": "another"}
-        refused = await post("/api/worker/station", mistaken)
-        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
+        mistaken = opening | {"named_by": 4711}
+        refused = await post("/api/worker/station", mistaken, **{"X-Backstay-To": str(opened["node"])})
+        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node"), "a node of another database"
 
 
 def test_a_worker_that_reaches_one_of_two_servers_works_for_both(place: Place) -> None:

@@ -101,7 +101,7 @@ PINNED: list[tuple[Any, bytes]] = [
         worker.Opened(
             station="s", lost=["01RUN-w1"], commands=["complete_workflow"], limits=Limits(), max_body_bytes=9
         ),
-        b'{"station":"s","lost":["01RUN-w1"],"commands":["complete_workflow"],"limits":{"payload_size":2097152,"memo_size":262144,"search_attribute_size":40960,"pending_activity_count":2000,"pending_timer_count":2000,"pending_child_count":1000,"pending_signal_count":5000,"pending_update_count":500,"command_batch_size":1000,"history_length":50000},"max_body_bytes":9,"node":null,"nodes":[],"database":null}',
+        b'{"station":"s","lost":["01RUN-w1"],"commands":["complete_workflow"],"limits":{"payload_size":2097152,"memo_size":262144,"search_attribute_size":40960,"pending_activity_count":2000,"pending_timer_count":2000,"pending_child_count":1000,"pending_signal_count":5000,"pending_update_count":500,"command_batch_size":1000,"history_length":50000},"max_body_bytes":9,"node":null,"nodes":[]}',
     ),
     (worker.Closing(worker_id="w", station="s"), b'{"worker_id":"w","station":"s"}'),
     (

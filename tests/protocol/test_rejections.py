@@ -70,7 +70,7 @@ def test_every_reason_is_explained(reason: str):
         ),
         (
             rejected("update_validator_rejected", target_name="amend", validation_errors={"validator": ["too much"]}),
-            "update 'amend' of workflow 'expense-1' was rejected: its validator objects: too much",
+            "update 'amend' of workflow 'expense-1' was rejected: its validator rejected it: too much",
         ),
         (
             rejected("run_not_closed"),

@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any, Self
 
 from backstay import AsyncClient, AsyncWorker
-from backstay.server.app import App
-from backstay.server.serve import HttpServer, listen
+from backstay.server.http.app import App
+from backstay.server.http.serve import HttpServer, listen
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 

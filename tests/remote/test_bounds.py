@@ -169,7 +169,7 @@ async def test_an_activity_whose_result_is_too_large_has_failed_by_the_limit(siz
         said = await client.execute(asks, "a", size)
         assert "payload_size is" in said
         assert "the limit is 2097152" in said
-        assert "store what is so large elsewhere" in said
+        assert "store the large value elsewhere" in said
         (failed,) = events(await client.history("a"), "ActivityFailed")
         assert (failed.failure_category, failed.structural_limit_kind) == ("structural_limit", "payload_size")
         assert failed.structural_limit_value > size
@@ -206,7 +206,7 @@ async def test_commands_that_are_too_large_together_block_the_run_and_name_the_s
             return next((view.task.block.message for view in described.tasks if view.task.block), "")
 
         said = await eventually(block, "its task failed")
-        assert "the server takes 200000 (max_body_bytes)" in said
+        assert "the server accepts 200000 (max_body_bytes)" in said
         assert "ActivityScheduled" not in names(await handle.history())
         await handle.terminate()
 
@@ -234,7 +234,7 @@ async def test_a_heartbeat_takes_details_and_no_documents() -> None:
 async def test_an_answer_that_is_too_large_is_refused_and_its_workflow_goes_on() -> None:
     async with bounded() as (client, _):
         handle = await client.start(Talks, "t")
-        with pytest.raises(RequestRefused, match=r"takes 8388608 \(max_body_bytes\)"):
+        with pytest.raises(RequestRefused, match=r"accepts 8388608 \(max_body_bytes\)"):
             await handle.query(Talks.much, HUGE)
         for size in (3_000_000, HUGE):
             with pytest.raises(Exception, match=r"payload_size is \d+, the limit is 2097152"):
@@ -245,7 +245,7 @@ async def test_an_answer_that_is_too_large_is_refused_and_its_workflow_goes_on()
 
 async def test_a_call_that_is_too_large_says_what_to_do() -> None:
     async with bounded() as (client, _):
-        with pytest.raises(RequestRefused, match=r"max_body_bytes.*store what is so large elsewhere"):
+        with pytest.raises(RequestRefused, match=r"max_body_bytes.*store the large value elsewhere"):
             await client.start(echoes, "c", "x" * HUGE)
         with pytest.raises(RequestRefused, match="payload_size"):
             await client.start(echoes, "c", "x" * 3_000_000)

@@ -86,7 +86,7 @@ async def test_a_server_that_takes_no_large_body_is_asked_one_by_one() -> None:
         assert results == [n * 2 for n in range(30)]
 
 
-async def test_a_call_that_nobody_knows_is_refused_in_its_place() -> None:
+async def test_an_unknown_call_is_refused_in_its_place() -> None:
     async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
         said: list[calls.BatchedReply] = []
         body = b'{"calls": [["no-such-call", {}], ["describe-workflow", {"workflow_id": 1}], ["list-workflows", {}]]}'

@@ -169,7 +169,7 @@ def test_tokens_are_made_by_the_server_that_is_named(shop: Shop) -> None:
 def test_a_server_that_is_not_there_is_waited_for_with_a_word(shop: Shop) -> None:
     shop.url = "http://127.0.0.1:9"
     said = shop.dw("list", code=2).splitlines()
-    assert said[0] == "still waiting for an answer of http://127.0.0.1:9; Ctrl-C stops"
+    assert said[0] == "still waiting for an answer from http://127.0.0.1:9; Ctrl-C stops"
     assert "no Backstay server at http://127.0.0.1:9" in said[1]
 
 

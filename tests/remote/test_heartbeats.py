@@ -128,7 +128,7 @@ async def test_an_attempt_that_beats_for_a_run_that_was_stopped_is_told(
         await all_is_well(app, caplog)
 
 
-async def test_an_attempt_that_was_given_to_somebody_else_stops_without_an_outcome() -> None:
+async def test_an_attempt_that_was_given_to_another_worker_stops_without_an_outcome() -> None:
     """It is not the current one: what it raises is nothing that the activity has come to."""
     async with Remote(*ALL) as app:
         handle = await app.start(long, "s", "stale")

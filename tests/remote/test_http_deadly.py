@@ -6,7 +6,7 @@ Real processes, really killed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ import pytest
 from backstay import ActivityCrashed, AsyncClient, WorkflowFailed
 from backstay.kernel.features.workflow_task.crashed import MOST
 
-from ..processes import deadly, fatal
+from ..many_nodes import Chosen, Shape
+from ..processes import deadly, fatal, poison
 from ..processes.program import Program
 from ..processes.test_deadly import CASES, begun
 from .kit import TOKEN, House
@@ -96,3 +97,47 @@ async def test_workflow_code_that_kills_its_workers_is_set_aside_until_it_is_cor
             await asyncio.to_thread(worker.ended)
         program("fatal", house.url, TOKEN, "three", "corrected")
         assert await asyncio.wait_for(handle.result(), 30) == "alive"
+
+
+async def revived(house: House, program: Start, over: Callable[[], Awaitable[bool]]) -> int:
+    """A worker that is started again whenever it dies, until all is over. How often it died."""
+    worker, deaths = program("poison", "worker", house.url, TOKEN), 0
+    while not await over():
+        if worker.process.poll() is not None:
+            assert await asyncio.to_thread(worker.ended) == 9
+            worker, deaths = program("poison", "worker", house.url, TOKEN), deaths + 1
+        await asyncio.sleep(0.01)
+    return deaths
+
+
+async def test_neighbours_of_workflow_code_that_kills_its_worker_are_not_blamed(program: Start) -> None:
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        house.server.engine.machine.failure_backoff = 0
+        killer = await client.start(poison.code_poison, "code-poison")
+        others = [await client.start(poison.code_innocent, f"code-{n}") for n in range(poison.NEIGHBOURS)]
+
+        async def over() -> bool:
+            found = [await run.describe() for run in (killer, *others)]
+            assert not any(one.blocked for one in found[1:]), "an innocent run is blocked"
+            return found[0].blocked and all(one.status == "completed" for one in found[1:])
+
+        assert await asyncio.wait_for(revived(house, program, over), 120) == MOST
+
+
+@pytest.mark.parametrize("shape", [Shape(), Shape(3)], ids=["one node", "three nodes"])
+async def test_neighbours_of_an_activity_that_kills_its_worker_are_not_blamed(
+    program: Start, shape: Shape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker works for all nodes: each of them spares it while another one tries a suspect."""
+    monkeypatch.setattr(Chosen, "shape", shape)
+    async with House() as house, AsyncClient(house.url, token=TOKEN) as client:
+        killer = await client.start(poison.work_poison, "work-poison")
+        others = [await client.start(poison.work_innocent, name) for name in poison.NAMES]
+
+        async def over() -> bool:
+            return all([(await run.describe()).run.closed_at for run in (killer, *others)])  # type: ignore[union-attr]
+
+        assert await asyncio.wait_for(revived(house, program, over), 120) == poison.CRASHES + 1
+        assert [await run.result() for run in others] == ["done"] * poison.NEIGHBOURS
+        with pytest.raises(WorkflowFailed):
+            await killer.result()

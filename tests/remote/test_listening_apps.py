@@ -11,8 +11,7 @@ import httpx
 import pytest
 
 from backstay import AsyncBackstay, activity, update, wait, workflow
-from backstay.protocol.native import nodes
-from backstay.protocol.native.node_proofs import proof_for
+from backstay.protocol.native import node_proofs, nodes
 from tests.sdk.kit import eventually
 
 pytestmark = pytest.mark.one_server("apps listen, no server takes part")
@@ -96,23 +95,28 @@ async def test_an_app_that_leaves_is_followed_elsewhere(postgresql_url: str) -> 
 
 async def test_only_nodes_are_answered_and_only_what_nodes_ask(postgresql_url: str) -> None:
     async with app(postgresql_url) as one:
-        address, secret = _listener(one).address, await one._secrets.ours()
-        me = str(one.store.me)
-        known = {nodes.HEADER: "1", nodes.SECRET_HEADER: proof_for(me, secret), nodes.TO_HEADER: me}
+        address, me = _listener(one).address, one.store.me
+
+        async def sent(client: httpx.AsyncClient, path: str, body: bytes, proof: str | None = None) -> httpx.Response:
+            proof = proof or await one._proofs.make(me, "POST", path, body)
+            known = {nodes.HEADER: str(nodes.SPEAKS[1]), node_proofs.HEADER: proof, nodes.TO_HEADER: str(me)}
+            return await client.post(path, content=body, headers={**known, "Content-Type": "application/json"})
+
         async with httpx.AsyncClient(base_url=address) as client:
             for path in ("/", "/api/workflows", "/api/health", "/metrics"):
                 assert (await client.get(path)).status_code == 404
             for name in nodes.VERBS:
                 path = nodes.PATH + name
-                said = await client.post(path, json={}, headers={**known, nodes.SECRET_HEADER: "guessed"})
+                said = await sent(client, path, b"{}", "guessed")
                 assert (said.status_code, said.json()["reason"]) == (401, "not_a_node")
-                answer = await client.post(path, content=b"{", headers={**known, "Content-Type": "application/json"})
+                answer = await sent(client, path, b"{")
                 assert 400 <= answer.status_code < 500, (name, answer.text)
-                answer = await client.post(path, json={}, headers=known)
+                assert answer.status_code != 401
+                answer = await sent(client, path, b"{}")
                 assert answer.status_code < 500, (name, answer.text)
 
 
-async def test_addresses_that_nobody_could_call(postgresql_url: str, tmp_path: Path) -> None:
+async def test_addresses_that_no_node_could_call(postgresql_url: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         in_use = f"127.0.0.1:{taken.getsockname()[1]}"
         for listen, told in (

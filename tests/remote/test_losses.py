@@ -19,7 +19,8 @@ from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.transport import NOT_NOW
 from backstay.sdk.remote.worker_link import Reset
 from backstay.server.native import held_leases, worker_link
-from backstay.store import Applied, Unavailable
+from backstay.store import Applied
+from backstay.store.errors import Unavailable
 
 from ..interop.conftest import TOKEN as PROCESS_TOKEN
 from ..interop.conftest import Running
@@ -357,7 +358,7 @@ async def test_a_call_that_is_not_answered_now_is_made_again(status: int, monkey
         assert not refused
 
 
-async def test_an_answer_that_cannot_be_used_is_nobody_elses_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_cannot_be_used_troubles_no_other_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Remote(steps, step) as app:
         answered = app.worker.host.sticky.on_answer
         failed: list[int] = []

@@ -12,8 +12,8 @@ import pytest
 from backstay import AsyncClient, AsyncHandle, AsyncWorker, RequestRefused
 from backstay.kernel.values import SECOND
 from backstay.sdk.remote import transport
-from backstay.server import remote_queries
 from backstay.server.native import worker_link
+from backstay.server.workers import remote_queries
 
 from ..sdk.kit import eventually
 from .account import Account
@@ -73,7 +73,9 @@ async def test_a_question_at_a_worker_that_is_gone_is_for_the_next_one(monkeypat
                 assert await asking == 0
 
 
-async def test_a_question_that_nobody_survives_is_asked_of_a_few_workers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_question_that_no_worker_survives_is_asked_of_a_few_workers_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(worker_link, "UNSEEN", SECOND // 50)
     async with House() as house, AsyncExitStack() as fleet:
         client = await fleet.enter_async_context(AsyncClient(house.url, token=TOKEN))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
+import httpx
 import pytest
 
 from backstay import AsyncClient, AsyncWorker, Signal, activity, side_effect, update, wait, workflow
 from backstay.link.http import HttpClient, Reply
 from backstay.protocol.native import worker as wire
 from backstay.server.native import worker_routes
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
 from ..sdk.kit import eventually, names
 from .kit import TOKEN, House
@@ -94,6 +96,86 @@ async def test_a_full_queue_is_no_idle_one_and_a_lost_database_no_end(monkeypatc
             waiting = asyncio.create_task(client.execute(polite, "after", 41))
             await eventually(lambda: engine.down is None, "the database is back")
             assert await waiting == 42
+
+
+@pytest.mark.contract("POLL-13")
+async def test_what_a_full_queue_holds_back_comes_when_there_is_room_and_not_with_the_next_poll(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A parked poll lasts longer than this test may. Were a full queue an idle one, each task would come with the next."""
+    monkeypatch.setattr(wire, "PARKED", 600)
+    async with (
+        House(workflow_task_max_active_leases_per_queue=1, activity_task_max_active_leases_per_queue=1) as house,
+        AsyncClient(house.url, token=TOKEN) as client,
+    ):
+        handles = [await client.start(polite, f"p-{n}", n) for n in range(8)]
+        async with AsyncWorker(house.url, [polite, step], token=TOKEN) as worker:
+            results = asyncio.gather(*(handle.result() for handle in handles))
+            assert await asyncio.wait_for(results, 40) == list(range(1, 9))
+            assert worker.link.lost == 0
+
+
+held = threading.Event()
+
+
+@activity(queue="here")
+def holds() -> str:
+    assert held.wait(20)
+    return "held"
+
+
+@activity(queue="there")
+def waits() -> str:
+    return "waited"
+
+
+@workflow(type="holding")
+def holding() -> str:
+    return holds()
+
+
+@workflow(type="waiting")
+def waiting() -> str:
+    return waits()
+
+
+@pytest.mark.one_server("it asks the server that holds the task back")
+@pytest.mark.contract("POLL-13")
+async def test_a_worker_without_work_is_told_from_one_whose_queue_is_full_and_gets_its_task_when_another_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One lease for all queues together, and two workers. The poll of the second is parked for longer than this test may last."""
+    monkeypatch.setattr(wire, "PARKED", 600)
+    held.clear()
+    headers = {"Authorization": f"Bearer {TOKEN}", "X-Durable-Workflow-Control-Plane-Version": "2"}
+    async with (
+        House(activity_task_max_active_leases_per_namespace=1) as house,
+        AsyncClient(house.url, token=TOKEN) as client,
+        httpx.AsyncClient(base_url=f"{house.url}/api", headers=headers) as operator,
+        AsyncWorker(house.url, [holding, waiting], token=TOKEN),
+        AsyncWorker(house.url, [holds], queues=["here"], token=TOKEN),
+        AsyncWorker(house.url, [waits], queues=["there"], token=TOKEN) as second,
+    ):
+
+        async def because() -> str | None:
+            return (await operator.get("/task-queues/there")).json()["throttled_because"]
+
+        assert await because() is None, "idle"
+        first = await client.start(holding, "h")
+
+        async def begun() -> bool:
+            return "ActivityStarted" in names(await first.history())
+
+        await eventually(begun, "the only lease is taken")
+        behind = await client.start(waiting, "w")
+        assert "1" in (await eventually(because, "its queue is full") or "")
+        assert "max_active_leases_per_namespace" in (await operator.get("/workflows/w/why")).json()["sentence"]
+        assert "ActivityStarted" not in names(await behind.history())
+        held.set()
+        assert await first.result() == "held"
+        assert await asyncio.wait_for(behind.result(), 40) == "waited"
+        assert await because() is None
+        assert second.link.lost == 0, "backpressure is not taken for trouble"
 
 
 def _away() -> Unavailable:

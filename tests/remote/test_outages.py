@@ -116,7 +116,7 @@ async def test_the_timeout_of_a_wait_is_the_bound_of_it(outage: Outage, monkeypa
             await handle.result(timeout=0.01)
         outage(network)
         monkeypatch.setattr(transport, "GRACE", 0.05)
-        with pytest.raises(TimeoutError, match="'p' has not ended as far as is known") as told:
+        with pytest.raises(TimeoutError, match="unknown whether workflow 'p' has ended") as told:
             await handle.result(timeout=0.05)
         assert network.url in str(told.value), "and why"
         with pytest.raises(UpdateTimeout, match="was accepted") as late:
@@ -129,7 +129,7 @@ async def test_the_timeout_of_a_wait_is_the_bound_of_it(outage: Outage, monkeypa
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
-async def test_an_update_nobody_has_answered_may_not_have_arrived(
+async def test_an_update_without_an_answer_may_not_have_arrived(
     outage: Outage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "GRACE", 0.05)

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from backstay import AsyncClient, AsyncWorker, activity, aio, query, signal, update, wait, workflow
+from backstay import AsyncClient, AsyncWorker, activity, query, signal, update, wait, workflow
 
 from ..sdk.kit import eventually
 from .kit import TOKEN, House
@@ -79,7 +79,7 @@ class Busy:
 
     async def handle(self) -> int:
         await hold()
-        await aio.wait(lambda: self.asked == MANY)
+        await wait.step(lambda: self.asked == MANY)
         return self.asked
 
 

@@ -73,7 +73,7 @@ async def test_a_namespace_that_is_not_there_is_named() -> None:
     ("url", "said"),
     [
         ("127.0.0.1:8080", "http://127.0.0.1:8080"),
-        ("ftp://example.com", "no address"),
+        ("ftp://example.com", "not the address"),
         ("http://", "names no host"),
         ("http://u:p@host", "token="),
     ],

@@ -28,7 +28,7 @@ HEARTBEAT = 2.0
 TIMEOUT = 2.0
 
 
-@activity(heartbeat=HEARTBEAT)
+@activity(heartbeat_timeout=HEARTBEAT)
 def beating() -> str:
     """Beats in time, all the time."""
     begun["beating"] += 1

@@ -117,8 +117,7 @@ def test_a_second_ctrl_c_does_not_wait(tmp_path: Path, server: Running, worker: 
         until((tmp_path / "reached").exists, "the activity runs")
         worker.send_signal(signal.SIGINT)
         assert worker.stderr is not None
-        while "another Ctrl-C does not wait" not in worker.stderr.readline():
-            pass
+        assert any("another Ctrl-C does not wait" in line for line in worker.stderr), "it says so before it ends"
         worker.send_signal(signal.SIGINT)
         assert worker.wait(20) == 0, "it did not wait for what runs"
         assert "ActivityCompleted" not in [entry.type for entry in client.history("w")]
@@ -135,17 +134,24 @@ def test_a_third_ctrl_c_ends_the_process_whatever_it_does(
         assert worker.wait(30) not in (-signal.SIGSEGV, -signal.SIGABRT), "it ended, and did not crash"
 
 
-def test_one_sigterm_ends_a_worker_whose_workflow_code_hangs(tmp_path: Path, server: Running) -> None:
+@pytest.mark.parametrize("deadline", ["60", "0.1"], ids=["that nobody interrupts", "that the watchdog interrupts"])
+def test_one_sigterm_ends_a_worker_whose_workflow_code_hangs(tmp_path: Path, server: Running, deadline: str) -> None:
+    """A strike of the watchdog waits for the next bytecode of the thread, and that must not be the handler of the signal."""
     (tmp_path / "program.py").write_text(PROGRAM)
     command = [sys.executable, "-P", "-m", "backstay.cli.main", "worker", "program.py", "--server", server.url]
-    with subprocess.Popen(
-        [*command, "--token", TOKEN, "--drain", "0.1"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    ) as worker:
-        with Client(server.url, token=TOKEN) as client:
-            client.start(hanging, "w", str(tmp_path))
-            until((tmp_path / "reached").exists, "the code runs")
-            worker.terminate()
-            _, said = worker.communicate(timeout=30)
+    command += ["--token", TOKEN, "--drain", "0.1", "--workflow-deadline", deadline]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as worker:
+        try:
+            with Client(server.url, token=TOKEN) as client:
+                client.start(hanging, "w", str(tmp_path))
+                until((tmp_path / "reached").exists, "the code runs")
+                if deadline == "0.1":
+                    assert worker.stderr is not None
+                    assert any("it cannot be interrupted" in line for line in worker.stderr)
+                worker.terminate()
+                _, said = worker.communicate(timeout=30)
+        finally:
+            worker.kill()  # a test that fails must not wait for it
     assert worker.returncode == 1
     assert "Timeout" in said
     assert "in hanging" in said, "it says where it hangs"

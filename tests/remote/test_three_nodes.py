@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ..many_nodes import Chosen, Shape
-from ..sdk import test_cancellation, test_children, test_queries, test_signals, test_updates, test_waits
+from ..sdk import test_cancellation, test_children, test_queries, test_signals, test_skip_wait, test_updates, test_waits
 from .kit import retold
 
 TOLD = {
@@ -23,6 +23,7 @@ TOLD = {
         "test_a_signal_that_is_sent_again_is_taken_once",
         "test_signal_with_start_starts_once_and_signals_before_any_code_runs",
     ],
+    test_skip_wait: ["test_a_run_is_skipped_through_three_waits"],
     test_updates: [
         "test_behind_a_signal_that_was_acknowledged_an_update_and_its_validator_see_it",
         "test_submit_returns_at_once_and_its_answer_is_there_later",

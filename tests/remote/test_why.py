@@ -77,7 +77,7 @@ async def test_our_own_workers_name_all_that_they_run() -> None:
         assert "No live worker serves queue 'nowhere'" in why.sentence
 
 
-async def test_nobody_is_explained() -> None:
+async def test_an_unknown_workflow_has_no_explanation() -> None:
     async with remote(shipping, carrier) as app:
         with pytest.raises(WorkflowNotFound):
             await app.handle(shipping, "nobody").why()

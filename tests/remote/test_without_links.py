@@ -12,10 +12,10 @@ from backstay import AsyncClient, AsyncWorker, BackstayError, activity, query, u
 from backstay.kernel.values import SECOND, partition_of
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import worker as wire
-from backstay.server import heartbeats
 from backstay.server.native import worker_links
 from backstay.server.server import Server
 from backstay.server.settings import Settings
+from backstay.server.workers import heartbeats
 
 from ..many_nodes import ManyNodes, Shape
 from ..sdk.kit import eventually

@@ -75,7 +75,7 @@ def test_the_first_to_approve_wins_even_over_a_restart(database: str) -> None:
     assert mail == ["to ann: please look at the report", "to bob: please look at the report"]
 
 
-def test_an_approval_that_nobody_gives_in_time_is_withdrawn(database: str) -> None:
+def test_an_approval_that_is_not_given_in_time_is_withdrawn(database: str) -> None:
     mail.clear()
     with Backstay(database, EVERYTHING) as app:
         with pytest.raises(WorkflowFailed) as failed:

@@ -1,13 +1,13 @@
 """An order: take the money, try the flaky warehouse until it answers, wait, send a reminder.
 
-A payment must not happen twice, however often it is tried: `attempt().idempotency_key` is the same on every try.
+A payment must not happen twice, however often it is tried: `activity_info().idempotency_key` is the same on every try.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from backstay import Backstay, WorkflowFailed, activity, attempt, sleep, workflow
+from backstay import Backstay, WorkflowFailed, activity, activity_info, sleep, workflow
 
 payments: dict[str, int] = {}
 mail: list[str] = []
@@ -20,8 +20,8 @@ class SoldOut(Exception):
 
 @activity(retries=5, backoff="5ms")
 def charge(order: str, cents: int) -> str:
-    payments.setdefault(attempt().idempotency_key, cents)
-    if attempt().number == 1:
+    payments.setdefault(activity_info().idempotency_key, cents)
+    if activity_info().number == 1:
         raise ConnectionError("the answer of the bank was lost")
     return f"receipt-{order}"
 
@@ -35,7 +35,7 @@ def refund(receipt: str) -> None:
 def reserve(sku: str) -> str:
     if sku == "rare":
         raise SoldOut(sku)
-    if attempt().number <= warehouse_is_down:
+    if activity_info().number <= warehouse_is_down:
         raise TimeoutError("the warehouse does not answer")
     return f"shelf-{sku}"
 
@@ -84,7 +84,7 @@ def test_an_order_that_cannot_be_shipped_is_refunded(database: str) -> None:
     assert mail == []
 
 
-def test_the_shop_may_close_in_the_middle_and_nobody_notices(database: str) -> None:
+def test_the_shop_may_close_in_the_middle_and_no_customer_notices(database: str) -> None:
     with Backstay(database, [order, charge, refund, reserve, send]) as shop:
         shop.start(order, "order-3", "3", "pot", 2000)
     with Backstay(database, [order, charge, refund, reserve, send]) as shop:

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Self
 
 from backstay import AsyncBackstay
-from backstay.engine.world import AsyncioWorld
+from backstay.engine.core.world import AsyncioWorld
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.message import Message

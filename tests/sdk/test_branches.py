@@ -16,7 +16,6 @@ from backstay import (
     DurableCallRefused,
     WorkflowFailed,
     activity,
-    aio,
     continue_as_new,
     sleep,
     spawn,
@@ -105,7 +104,7 @@ async def test_the_exception_of_a_branch_is_raised_at_its_join() -> None:
     assert (await told(run))[0] == "no"
 
 
-async def test_a_failed_branch_that_nobody_joins_fails_the_run() -> None:
+async def test_a_failed_branch_that_is_never_joined_fails_the_run() -> None:
     @workflow
     def run() -> str:
         spawn(fail, "unheard")
@@ -160,7 +159,9 @@ async def test_gather_runs_steps_and_coroutines_together() -> None:
     @workflow
     async def run() -> list[Any]:
         return list(
-            await asyncio.gather(later("a", 0.002), echo.step("b"), twice(4), aio.sleep(0.001), asyncio.sleep(0.001, 7))
+            await asyncio.gather(
+                later("a", 0.002), echo.step("b"), twice(4), sleep.step(0.001), asyncio.sleep(0.001, 7)
+            )
         )
 
     result, history = await told(run)
@@ -184,7 +185,7 @@ async def test_a_task_group_cancels_the_siblings_of_what_failed() -> None:
             async with asyncio.TaskGroup() as group:
                 group.create_task(fail.step("down"))
                 group.create_task(never.step())
-                group.create_task(aio.sleep("1h"))
+                group.create_task(sleep.step("1h"))
         except* LookupError as errors:
             text = str(errors.exceptions[0].args[0])
         return [text, await later("on")]
@@ -217,7 +218,7 @@ async def test_a_timeout_that_was_not_needed_is_cancelled() -> None:
     async def run() -> str:
         async with asyncio.timeout(3600):
             value = await later("in time")
-        await aio.sleep(0.001)
+        await sleep.step(0.001)
         return value
 
     result, history = await told(run)
@@ -241,7 +242,7 @@ async def test_wait_for_and_shield() -> None:
 async def test_wait_returns_what_is_done_first() -> None:
     @workflow
     async def run() -> list[Any]:
-        slow, quick = asyncio.create_task(aio.sleep("1h")), asyncio.create_task(later("quick"))
+        slow, quick = asyncio.create_task(sleep.step("1h")), asyncio.create_task(later("quick"))
         done, pending = await asyncio.wait({slow, quick}, return_when=asyncio.FIRST_COMPLETED)
         for task in pending:
             task.cancel()
@@ -299,7 +300,7 @@ async def test_a_plain_activity_call_in_async_code_blocks_this_run_only() -> Non
 
     @workflow
     async def run() -> list[int]:
-        ticking = asyncio.create_task(aio.sleep(0.001))
+        ticking = asyncio.create_task(sleep.step(0.001))
         values = [helper(1), echo(5)]
         await ticking
         return [*values, await later(3)]
@@ -347,7 +348,7 @@ async def test_cancelling_a_task_is_seen_in_its_code_and_ends_with_it() -> None:
                 log.append("left")
 
         task = asyncio.create_task(work())
-        await aio.sleep(0.001)
+        await sleep.step(0.001)
         task.cancel()
         try:
             await task

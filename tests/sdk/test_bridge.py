@@ -123,7 +123,7 @@ class Bridge:
 @asynccontextmanager
 async def bridge(*things: Any, **options: Any) -> AsyncIterator[Bridge]:
     world = StillWorld()
-    app = AsyncBackstay(":memory:", things, run_tasks=False, world=lambda: world, **options)
+    app = AsyncBackstay(":memory:", things, client_only=True, world=lambda: world, **options)
     async with app:
         yield Bridge(app, world)
 

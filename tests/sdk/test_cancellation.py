@@ -19,7 +19,6 @@ from backstay import (
     WorkflowNotRunning,
     WorkflowStopped,
     activity,
-    aio,
     child,
     heartbeat,
     shield,
@@ -224,7 +223,7 @@ async def test_async_code_is_cancelled_as_asyncio_does_it(make: Any) -> None:
 
         async def one(n: int) -> None:
             try:
-                await aio.sleep("1h")
+                await sleep.step("1h")
             except asyncio.CancelledError:
                 seen.append(f"task {n}")
                 raise
@@ -293,7 +292,7 @@ async def test_a_shield_puts_the_request_off_until_it_ends(make: Any, kind: str)
         seen: list[str] = []
         try:
             with shield():
-                seen.append(await aio.wait(letters))
+                seen.append(await wait.step(letters))
                 seen.append(await do.step("inside"))
             seen.append("not reached")
         except Cancelled:
@@ -335,11 +334,11 @@ async def test_a_shield_that_ends_with_an_error_lets_the_request_through_at_the_
         try:
             try:
                 with shield():
-                    seen.append(await aio.wait(letters))
+                    seen.append(await wait.step(letters))
                     await fail.step("inside")
             except LookupError:
                 seen.append("failed")
-            seen.append(await aio.wait(letters))
+            seen.append(await wait.step(letters))
         except Cancelled:
             seen.append("then cancelled")
         return seen
@@ -397,7 +396,7 @@ async def test_a_second_cancel_closes_at_once() -> None:
         assert names(await run.history())[-1] in ("WorkflowCancelled", "ActivityCancelled")
 
 
-async def test_terminate_asks_nobody() -> None:
+async def test_terminate_asks_no_code() -> None:
     async with memory(tidy, do) as app:
         run = await app.start(tidy, "t")
         await reach(app, "t", "SignalWaitOpened")
@@ -522,7 +521,7 @@ async def trip_later(end: str) -> str:
             case "well":
                 pass
             case "cancelled":
-                await aio.wait(letters)
+                await wait.step(letters)
             case "continued":
                 backstay.continue_as_new(trip_later, "well")
             case _:

@@ -13,13 +13,13 @@ import pytest
 
 from backstay import (
     AsyncBackstay,
+    Cancelled,
     ChildStopped,
     DefinitionError,
     NotInWorkflow,
     Signal,
     WorkflowFailed,
     activity,
-    aio,
     background,
     child,
     children,
@@ -34,6 +34,7 @@ from backstay import (
     wait,
     workflow,
 )
+from backstay.codec.values import loads
 from backstay.kernel.event import Recorded
 
 from ..store.seam import connection_of
@@ -56,7 +57,7 @@ def double(n: int) -> int:
 
 @workflow(type="double-later")
 async def double_later(n: int) -> int:
-    await aio.sleep(0.01)
+    await sleep.step(0.01)
     return n * 2
 
 
@@ -142,7 +143,7 @@ async def test_calling_a_workflow_in_a_workflow_is_a_child() -> None:
 async def test_a_coroutine_awaits_its_children() -> None:
     @workflow
     async def run() -> list[Any]:
-        return [await double.step(2), await double_later(3), await aio.child(double, 4)]
+        return [await double.step(2), await double_later(3), await child.step(double, 4)]
 
     assert (await told(run))[0] == [4, 6, 8]
 
@@ -318,7 +319,16 @@ async def test_a_child_that_continues_as_new_is_waited_for() -> None:
 
     result, history = await told(run)
     assert result == ["run 4", True, True, True]
-    assert [event.child_run_number for event in events(history, "ChildRunStarted")] == [1, 2, 3, 4]
+    started = events(history, "ChildRunStarted")
+    assert [event.child_run_number for event in started] == [1, 2, 3, 4]
+    (scheduled,) = events(history, "ChildWorkflowScheduled")
+    assert {event.child_call_id for event in started} == {scheduled.child_call_id}
+    assert len({event.child_workflow_run_id for event in started}) == 4
+    (done,) = events(history, "ChildRunCompleted")
+    assert (done.child_call_id, done.child_workflow_run_id) == (
+        scheduled.child_call_id,
+        started[-1].child_workflow_run_id,
+    )
 
 
 async def test_an_unknown_option_is_refused() -> None:
@@ -343,15 +353,25 @@ async def test_handles_are_what_history_knows() -> None:
         none = [child(), children()]
         double(1)
         first = child()
-        gather(double.step(2), double.step(3))
-        known = children()
+        double(2)
+        second = child()
+        gather(double.step(3), double.step(4), double.step(5))
+        last = child()
         assert first is not None
-        calls = [handle.call_id for handle in known]
-        return [*none, calls.index(first.call_id), len(calls), calls.index(child().call_id)]  # type: ignore[union-attr]
+        assert second is not None
+        assert last is not None
+        return [*none, *(own(handle) for handle in (first, second, last)), [own(handle) for handle in children()]]
+
+    def own(handle: Any) -> str:
+        """The part of a call's id that is the same in every run of this code."""
+        return handle.call_id.rpartition("-")[2]
 
     result, history = await told(run)
-    assert result == [None, [], 0, 3, 2]
-    assert names(history).count("ChildWorkflowScheduled") == 3
+    calls = events(history, "ChildWorkflowScheduled")
+    assert [loads(call.arguments) for call in calls] == [[1], [2], [3], [4], [5]]
+    ids = [call.child_call_id.rpartition("-")[2] for call in calls]
+    assert len(set(ids)) == 5
+    assert result == [None, [], ids[0], ids[1], ids[4], ids], "in the order of the calls, in a group as well"
 
 
 async def test_several_started_children_are_joined_in_any_order() -> None:
@@ -436,7 +456,7 @@ async def test_a_coroutine_signals_its_child() -> None:
     @workflow
     async def run() -> list[str]:
         handle = child.start(Approval, 1)
-        await aio.sleep(0.005)
+        await sleep.step(0.005)
         handle.approved_by("Ann")
         return await handle
 
@@ -555,6 +575,55 @@ async def test_children_are_abandoned_cancelled_or_terminated_with_their_parent(
         await eventually(lambda: applied(app), "the parent recorded it")
 
 
+cleaned: list[str] = []
+
+
+@activity
+def clean(what: str) -> None:
+    cleaned.append(what)
+
+
+@workflow(type="careful", handles_cancel="5m")
+def careful() -> str:
+    try:
+        sleep("1h")
+    except Cancelled:
+        clean("the child")
+        raise
+    return "not cancelled"
+
+
+@pytest.mark.contract("PCP-05", "PCP-08")
+async def test_a_child_that_handles_cancellation_cleans_up_after_its_parent_has_closed() -> None:
+    @workflow
+    def run() -> str | None:
+        started = child.options(parent_close="request_cancel").start(careful)
+        echo(1)
+        return started.id
+
+    cleaned.clear()
+    async with memory(run, careful, clean, *FAMILY) as app:
+        id = await app.execute(run, "run")
+        assert id is not None
+        assert (await app.describe("run")).status == "completed"
+
+        async def closed() -> bool:
+            return (await app.describe(id)).status == "cancelled"
+
+        await eventually(closed, "the child has cleaned up and closed")
+        assert cleaned == ["the child"], "its own code ran, once, after the request"
+        history = await app.history(id)
+        told = names(history)
+        assert told.index("CancelRequested") < told.index("ActivityScheduled") < told.index("WorkflowCancelled")
+        (asked,) = [entry.event for entry in history if entry.type == "CancelRequested"]
+        assert "parent workflow run closed: completed" in (asked.reason or "")  # type: ignore[attr-defined]
+
+        async def recorded() -> bool:
+            return "ParentClosePolicyApplied" in names(await app.history("run"))
+
+        await eventually(recorded, "the parent knows")
+
+
 async def applied(app: AsyncBackstay) -> bool:
     return names(await app.history("run")).count("ParentClosePolicyApplied") == 2
 
@@ -585,7 +654,7 @@ async def test_a_timeout_gives_a_child_up_and_asks_it_to_stop() -> None:
             async with asyncio.timeout(0.02):
                 return await long.step()
         except TimeoutError:
-            await aio.sleep(0.05)
+            await sleep.step(0.05)
             return "gave up"
 
     result, history = await told(run)
@@ -682,7 +751,7 @@ async def test_the_failure_of_a_background_call_is_raised() -> None:
 @pytest.mark.parametrize(
     ("target", "why"),
     [
-        (lambda: 1, "no name"),
+        (lambda: 1, "by name"),
         (yields, "yield"),
         (awaits, "async"),
         (len, "takes a function"),
@@ -694,7 +763,7 @@ async def test_the_failure_of_a_background_call_is_raised() -> None:
 async def test_background_refuses_anything_but_a_plain_function_with_a_name(target: Any, why: str) -> None:
     def local() -> None: ...
 
-    for refused, reason in ((target, why), (local, "no name")):
+    for refused, reason in ((target, why), (local, "by name")):
         with pytest.raises(DefinitionError, match=reason):
             background.step(refused)
 

@@ -33,7 +33,7 @@ from backstay.codec.values import loads
 from backstay.kernel.values import SECOND
 from backstay.protocol import requests as ask
 from backstay.sdk.client import loop_thread
-from backstay.sdk.client.sync import LoopBridge
+from backstay.sdk.client.bridge import LoopBridge
 from backstay.sdk.embedded.thread import EngineThread
 from backstay.store import RunFilter
 
@@ -205,7 +205,7 @@ async def test_an_id_is_used_once() -> None:
 
 async def test_an_active_run_can_be_asked_for_instead() -> None:
     async with memory(*EVERY) as app:
-        once = app.options(existing="return_existing_active")
+        once = app.options(if_exists="return_existing_active")
         first = await once.start(sleeps, "s")
         again = await once.start(sleeps, "s")
         assert again.run_id == first.run_id
@@ -260,7 +260,7 @@ async def test_an_unknown_workflow_or_run_is_not_found() -> None:
             await app.start(print, "p")  # type: ignore[call-overload]
 
 
-async def test_a_workflow_nobody_registered_waits_for_somebody_who_does() -> None:
+async def test_an_unregistered_workflow_waits_for_an_app_that_registers_it() -> None:
     @workflow(type="unknown")
     def unknown() -> int:
         return 1

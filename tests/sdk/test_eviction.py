@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backstay import AsyncBackstay, activity, aio, logger, side_effect, sleep, spawn, upsert_memo, workflow
+from backstay import AsyncBackstay, activity, logger, side_effect, sleep, spawn, upsert_memo, workflow
 from backstay.sdk.errors import Evicted
 from backstay.sdk.replay import workflow_greenlet
 
@@ -81,7 +81,7 @@ async def later() -> list[int]:
             tasks = [group.create_task(branch(n)) for n in range(3)]
             for n in range(4):
                 found.append(await work.step(n))
-                await aio.sleep(0.001)
+                await sleep.step(0.001)
         return found + [task.result() for task in tasks]
     finally:
         clean("main")
@@ -131,7 +131,7 @@ async def test_giving_code_up_unwinds_it_without_any_effect(how: str, caplog: py
     async def run_later() -> None:
         async def nested() -> None:
             try:
-                await aio.sleep("1h")
+                await sleep.step("1h")
             finally:
                 unwound.append("nested")
                 await undo_later("nested")
@@ -139,7 +139,7 @@ async def test_giving_code_up_unwinds_it_without_any_effect(how: str, caplog: py
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(nested())
-                await aio.sleep("1h")
+                await sleep.step("1h")
         except BaseException:
             unwound.append("except")
             raise
@@ -190,7 +190,7 @@ async def test_closing_the_engine_gives_all_code_up(how: str, tmp_path: Any) -> 
     @workflow(type="run", unchecked=True)
     async def run_later() -> str:
         try:
-            await aio.sleep(0.2)
+            await sleep.step(0.2)
         finally:
             clean("finally")
         return "woke"
@@ -223,7 +223,7 @@ async def test_code_that_never_lets_go_is_set_aside(how: str) -> None:
         while True:
             try:
                 turns.append(1)
-                await aio.sleep("1h")
+                await sleep.step("1h")
             except BaseException:
                 continue
 

@@ -91,5 +91,5 @@ def test_declaring_workflows_needs_no_engine() -> None:
 
 def test_the_engine_is_imported_when_it_is_asked_for() -> None:
     found = imported_by("from backstay import Backstay")
-    assert {"backstay.engine.engine", "backstay.store.sqlite"} <= found
+    assert {"backstay.engine.core.engine", "backstay.store.sqlite"} <= found
     assert sorted(found & {"rich", "click", "fastavro", "pydantic", "asyncpg", "starlette"}) == []

@@ -13,7 +13,7 @@ from backstay import (
     UpdateFailed,
     WorkflowFailed,
     activity,
-    attempt,
+    activity_info,
     exception_payload,
     logger,
     query,
@@ -211,7 +211,7 @@ async def test_log_lines_of_an_activity_have_its_ids(caplog: pytest.LogCaptureFi
     @activity(type="says")
     def says() -> None:
         told.warning("hello", extra={"sku": "tea"})
-        assert attempt().step == 1
+        assert activity_info().step == 1
 
     @workflow(type="run")
     def run() -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from backstay import aio, child, gather, race, sleep, workflow
+from backstay import child, gather, race, sleep, workflow
 from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import dumps, loads
 from backstay.kernel.event import Recorded
@@ -23,6 +23,7 @@ from backstay.kernel.features.child.messages import ChildReport, Close
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.features.lease import Claim
+from backstay.kernel.features.workflow_task import query_refusal
 from backstay.kernel.send import Send
 from backstay.kernel.task import Lease, Task
 from backstay.sdk.author.workflow import definition_of
@@ -123,7 +124,7 @@ async def in_async_code(program: Any) -> Any:
                     async with asyncio.timeout(0.5):
                         story.saw(await built(found, limit))
                 case ["race", found]:
-                    story.saw(await aio.race([STEPS[one]() for one in found]))
+                    story.saw(await race.step([STEPS[one]() for one in found]))
                 case ["start", count]:
                     story.handles += [child.start(kid, n) for n in range(count)]
                 case ["join"]:
@@ -440,6 +441,12 @@ def test_a_child_that_history_has_no_event_of_blocks_replay(ended: bool, looking
     assert blind.block is not None, "it must not start the child again, and not wait for ever"
     assert (blind.block.reason, blind.block.workflow_sequence) == ("history_shape_mismatch", 1)
     assert blind.block.recorded_event_types == ["no typed history"]
+    refused = query_refusal(blind.block).fields
+    assert (refused["query_blocked_reason"], refused["replay_blocked_reason"]) == (
+        "workflow_replay_blocked",
+        "history_shape_mismatch",
+    )
+    assert refused["recorded_event_types"] == ["no typed history"]
     assert blind.block.replay_blocked
     for live_run in (whole, blind, drive.live):
         assert live_run is not None

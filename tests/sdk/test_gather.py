@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ import pytest
 from backstay import (
     DurableCallRefused,
     NotInWorkflow,
+    Signal,
+    WorkflowFailed,
     activity,
-    aio,
+    child,
     gather,
     race,
     side_effect,
@@ -278,6 +281,60 @@ async def test_the_first_failure_is_raised_at_once_and_the_others_go_on() -> Non
     assert [event.sequence for event in events(history, "ActivityCompleted")] == [1, 5]
 
 
+fall = Signal[str]("fall")
+go_on = Signal[None]("go on")
+
+
+@workflow(type="climber")
+def climber() -> None:
+    raise LookupError(wait(fall))
+
+
+@pytest.mark.contract("BARRIER-08")
+@pytest.mark.parametrize("make", [memory, evicting], ids=["memory", "evicting"])
+async def test_a_sibling_that_fails_later_is_history_only(make: Any) -> None:
+    @workflow(type="catches")
+    def catches() -> str:
+        try:
+            gather(child.step(climber), child.step(climber))
+        except LookupError as error:
+            wait(go_on)
+            return error.args[0]
+        return ""
+
+    @workflow(type="fails with it")
+    def fails_with_it() -> None:
+        gather(child.step(climber), child.step(climber))
+
+    async with make(climber, catches, fails_with_it) as app:
+        caught, failed = await app.start(catches, "catches"), await app.start(fails_with_it, "fails")
+
+        async def called(id: str) -> Any:
+            found = events(await app.history(id), "ChildRunStarted")
+            return [event.child_workflow_instance_id for event in found] if len(found) == 2 else None
+
+        async def seen(id: str, count: int) -> Any:
+            return len(events(await app.history(id), "ChildRunFailed")) == count
+
+        for id in ("catches", "fails"):
+            early, first = await eventually(partial(called, id), "both children have begun")
+            await app.handle(climber, first).signal(fall, "the first to fall")
+            await eventually(partial(seen, id, 1), "the parent has heard of it")
+            if id == "fails":
+                with pytest.raises(WorkflowFailed, match="the first to fall"):
+                    await failed.result()
+            await app.handle(climber, early).signal(fall, "too late")
+            with pytest.raises(WorkflowFailed, match="too late"):
+                await app.handle(climber, early).result()
+        await eventually(partial(seen, "catches", 2), "it is history of the parent")
+        await caught.signal(go_on, None)
+        assert await caught.result() == "the first to fall"
+        assert names(await app.history("catches")).count("FailureHandled") == 1
+        assert (await app.describe("fails")).status == "failed"
+        with pytest.raises(WorkflowFailed, match="the first to fall"):
+            await failed.result()
+
+
 @pytest.mark.contract("BARRIER-04")
 async def test_the_failure_of_a_child_in_a_nested_group_is_raised_at_once() -> None:
     @workflow
@@ -460,9 +517,9 @@ async def test_a_condition_that_holds_already_wins() -> None:
 async def test_groups_and_races_in_a_coroutine() -> None:
     @workflow
     async def run() -> Any:
-        both = await aio.gather(echo.step(1), double.step(2))
-        first = await aio.race(never.step(), echo.step("fast"))
-        mixed = await asyncio.gather(aio.gather([echo.step(3)]), aio.race(echo.step(4), long.step()))
+        both = await gather.step(echo.step(1), double.step(2))
+        first = await race.step(never.step(), echo.step("fast"))
+        mixed = await asyncio.gather(gather.step([echo.step(3)]), race.step(echo.step(4), long.step()))
         return [list(both), list(first), mixed[0], list(mixed[1])]
 
     assert (await told(run))[0] == [[1, 4], [1, "fast"], [3], [0, 4]]
@@ -474,9 +531,9 @@ async def test_a_group_that_is_given_up_cancels_what_is_open() -> None:
     async def run() -> str:
         try:
             async with asyncio.timeout(0.02):
-                await aio.gather([never.step(), long.step(), sleep.step("1h"), long.step()], limit=3)
+                await gather.step([never.step(), long.step(), sleep.step("1h"), long.step()], limit=3)
         except TimeoutError:
-            await aio.sleep(0.05)
+            await sleep.step(0.05)
         return "gave up"
 
     result, history = await told(run)

@@ -7,7 +7,18 @@ import threading
 
 import pytest
 
-from backstay import ActivityCancelled, ActivityTimedOut, Signal, activity, aio, heartbeat, sleep, workflow
+from backstay import (
+    ActivityCancelled,
+    ActivityTimedOut,
+    Signal,
+    activity,
+    gather,
+    heartbeat,
+    race,
+    sleep,
+    wait,
+    workflow,
+)
 
 from .kit import eventually, memory
 
@@ -42,7 +53,7 @@ async def again_and_again() -> None:
     await body("retries")
 
 
-@activity(heartbeat=0.05)
+@activity(heartbeat_timeout=0.05)
 async def silent() -> None:
     heartbeat("once")
     await body("heartbeat")
@@ -87,17 +98,17 @@ async def tries(which: str) -> str:
             case "schedule":
                 await over_all()
             case "thread":
-                await aio.gather(on_a_thread.step())
+                await gather.step(on_a_thread.step())
             case "wait_for":
                 await asyncio.wait_for(endless(), 0.05)
             case _:
-                won, _ = await aio.race(endless.step(), sleep.step(0.05))
+                won, _ = await race.step(endless.step(), sleep.step(0.05))
                 outcome = f"the sleep was {won}"
     except ActivityTimedOut as error:
         outcome = error.timeout_kind
     except TimeoutError:
         outcome = "no time"
-    await aio.wait(go_on)
+    await wait.step(go_on)
     return outcome
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from backstay import AsyncBackstay, WorkflowFailed, activity, aio, query, sleep, wait, workflow
+from backstay import AsyncBackstay, WorkflowFailed, activity, query, sleep, wait, workflow
 from backstay.sdk.replay import workflow_greenlet
 from backstay.sdk.replay.live_run import LiveRun
 
@@ -46,9 +46,9 @@ async def seats() -> AsyncIterator[str]:
 @workflow(type="trip", unchecked=True)
 async def trip() -> str:
     async for _ in seats():
-        await aio.wait("paid")
+        await wait.step("paid")
         break
-    await aio.sleep(0.001)
+    await sleep.step(0.001)
     return "flown"
 
 
@@ -57,7 +57,7 @@ async def browse() -> str:
     async for seat in seats():
         if seat == "1B":
             break
-    await aio.sleep(0.001)
+    await sleep.step(0.001)
     return "looked"
 
 
@@ -125,7 +125,7 @@ class AsyncKeeper:
         self.me = self
         self.seats = seats()
         await anext(self.seats)
-        return str(await aio.wait("paid"))
+        return str(await wait.step("paid"))
 
 
 @pytest.mark.parametrize("kind", [Keeper, AsyncKeeper])
@@ -154,7 +154,7 @@ async def litter() -> str:
     await anext(holder.seats)  # type: ignore[attr-defined]
     del holder
     gc.collect()
-    await aio.sleep(0.001)
+    await sleep.step(0.001)
     return "tidy"
 
 
@@ -254,14 +254,14 @@ def fails() -> None:
 
 @workflow(type="async fails", unchecked=True)
 async def async_fails() -> None:
-    await aio.sleep(0.001)
+    await sleep.step(0.001)
     raise ValueError("no")
 
 
 @workflow(type="async ends", unchecked=True)
 async def async_ends() -> int:
     async with asyncio.TaskGroup() as group:
-        group.create_task(aio.sleep(0.001))
+        group.create_task(sleep.step(0.001))
     return 1
 
 

@@ -16,7 +16,7 @@ from backstay import (
     AsyncBackstay,
     WorkflowFailed,
     activity,
-    attempt,
+    activity_info,
     heartbeat,
     sleep,
     spawn,
@@ -245,7 +245,7 @@ async def test_arguments_are_those_of_the_call() -> None:
 async def test_a_local_activity_knows_its_attempt_and_idempotency_key() -> None:
     @activity(type="asks", local=True)
     def asks() -> str:
-        return attempt().idempotency_key
+        return activity_info().idempotency_key
 
     @workflow(type="run")
     def run() -> str:

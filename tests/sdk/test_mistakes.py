@@ -24,7 +24,6 @@ from backstay import (
     Types,
     WorkflowFailed,
     activity,
-    aio,
     background,
     child,
     continue_as_new,
@@ -185,7 +184,8 @@ async def test_a_schedule_takes_only_arguments_that_fit() -> None:
 async def test_an_id_that_was_forgotten_is_missed() -> None:
     async with memory(ship) as app:
         with pytest.raises(
-            TypeError, match=r"comes before its arguments and is text, or None to make one: Order\(cents=3\)"
+            TypeError,
+            match=r"the first argument is the workflow id: text, or None to generate one, not Order\(cents=3\)",
         ):
             await app.start(ship, Order(3))  # type: ignore[call-overload]
 
@@ -223,9 +223,12 @@ async def forgets_a_child() -> str:
     return "ok"
 
 
+pause = sleep.step
+
+
 @workflow(type="forgets to sleep")
 async def forgets_to_sleep() -> str:
-    aio.sleep("1h")
+    pause("1h")
     return "ok"
 
 
@@ -234,11 +237,11 @@ async def forgets_to_sleep() -> str:
     [
         (forgets_an_await, r"add_later\(1, 2\)"),
         (forgets_a_child, r"ship_later\(Order\(1\)\)"),
-        (forgets_to_sleep, r"aio.sleep\('1h'\)"),
+        (forgets_to_sleep, r"pause\('1h'\)"),
     ],
 )
 def test_a_forgotten_await_is_warned_of(forgetful: Any, call: str) -> None:
-    with pytest.warns(NonDeterminismWarning, match=rf"{call} inside workflow .*; nothing is done"):
+    with pytest.warns(NonDeterminismWarning, match=rf"{call} inside workflow .*; it does not run"):
         memory(forgetful)
 
 
@@ -264,7 +267,7 @@ def test_an_await_of_a_plain_value_is_refused_with_what_to_write(awaiting: Any) 
         memory(awaiting)
 
 
-async def test_an_await_of_a_plain_value_that_nobody_could_see_says_what_to_write() -> None:
+async def test_an_await_of_a_plain_value_out_of_sight_says_what_to_write() -> None:
     async with memory(awaits_a_value, add) as app:
         with pytest.raises(WorkflowFailed, match=r"drop the await, or await its .step\(...\)"):
             await app.execute(awaits_a_value, "w")

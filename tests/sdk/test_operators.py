@@ -62,7 +62,7 @@ async def test_a_pause_outlives_the_process(tmp_path: Path) -> None:
         await run.pause()
     async with AsyncBackstay(tmp_path / "app.db", [flow, echo]) as app:
         run = app.handle(flow, "f")
-        await app.engine.drain()
+        await app.engine.commits.drain()
         assert (await run.describe()).liveness_state == "paused"
         await run.terminate()
 

@@ -15,7 +15,6 @@ from backstay import (
     Signal,
     WorkflowNotFound,
     activity,
-    aio,
     continue_as_new,
     info,
     logger,
@@ -249,7 +248,7 @@ async def test_every_run_of_a_chain_answers_for_itself(kind: str) -> None:
     @workflow(type="legs", unchecked=True)
     class LegsLater(Base):
         async def handle(self, left: int) -> None:
-            self.got = await aio.wait(letters)
+            self.got = await wait.step(letters)
             if left:
                 continue_as_new(LegsLater, left - 1)
 

@@ -144,7 +144,7 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
 
 
 async def test_an_app_that_is_open_can_replay_too(path: Path) -> None:
-    async with AsyncBackstay(path, register=[with_invoice(), check, invoice], run_tasks=False) as app:
+    async with AsyncBackstay(path, register=[with_invoice(), check, invoice], client_only=True) as app:
         assert [run.workflow_id for run in (await app.replay()).blocked] == ["o-1"]
     app = AsyncBackstay(path, register=[first(), check])
     assert not (await app.replay()).blocked

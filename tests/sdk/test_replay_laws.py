@@ -35,7 +35,7 @@ from backstay import (
 )
 from backstay.codec.exceptions import Exceptions
 from backstay.codec.values import dumps
-from backstay.engine.world import Minted
+from backstay.engine.core.world import Minted
 from backstay.kernel.command import Command
 from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure, Handled

@@ -21,6 +21,7 @@ from backstay.kernel.task import Task
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.reactions import REACTIONS
 
+from ..selection import rotating
 from .test_replay_laws import MACHINE, Drive
 
 
@@ -171,8 +172,20 @@ class Cancelling(Drive):
 TRIPS = [["hotel"], ["hotel", "flight"], ["hotel", "wait"], ["hotel", "fail"]]
 
 
-@pytest.mark.parametrize("program", TRIPS, ids=lambda program: " ".join(program))
-@pytest.mark.parametrize("definition", [trip, trip_later, trip_in_time], ids=["def", "async def", "with timeouts"])
+DEFINITIONS = {"def": trip, "async def": trip_later, "with timeouts": trip_in_time}
+
+
+@pytest.mark.parametrize(
+    ("definition", "program"),
+    rotating(
+        [
+            pytest.param(definition, program, id=f"{name}-{' '.join(program)}")
+            for name, definition in DEFINITIONS.items()
+            for program in TRIPS
+        ],
+        4,
+    ),
+)
 def test_whenever_a_trip_is_cancelled_what_was_booked_is_given_back(definition: Any, program: list[str]) -> None:
     if definition is trip_in_time and set(program) & {"wait", "fail"}:
         program = ["hotel", "flight"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.engine.engine import Engine
+from backstay.engine.core.engine import Engine
 from backstay.kernel.features.schedule import Schedule, firing
 from backstay.kernel.values import SECOND
 from backstay.protocol import schedules as ask
@@ -306,7 +307,7 @@ async def test_the_runs_of_a_long_lived_schedule_are_read_as_one_history(monkeyp
 
 async def test_a_process_beside_the_engine_may_create_and_trigger(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
-    async with AsyncBackstay(path, [report], guard="off") as engine, AsyncBackstay(path, run_tasks=False) as guest:
+    async with AsyncBackstay(path, [report], guard="off") as engine, AsyncBackstay(path, client_only=True) as guest:
         assert isinstance(guest.engine, Engine)
         assert not guest.engine.holder
         one = await guest.schedules.options(every="1h").create(report, "one", "x")
@@ -363,3 +364,22 @@ async def test_a_request_that_came_over_a_wire_is_the_one_that_was_made_here() -
             verb = nodes.OF[type(request)]
             again = nodes.received(verb.decode_request.decode(nodes.encode(request)))
             assert (await call(again)).schedule_id == one.id
+
+
+def test_a_schedule_that_has_reached_its_last_run_is_not_gone(tmp_path: Path) -> None:
+    with Backstay(tmp_path / "s.db", [report], guard="off") as app:
+        one = app.schedules.options(cron="@yearly", max_runs=1).create(report, "once", "x")
+        app.handle(report, one.trigger().workflow_id or "").result()
+        assert (one.describe().status, one.describe().remaining_actions) == ("ended", 0)
+        for _ in range(1000):  # it hears of the end of its workflow a moment later
+            if (ended := one.describe().recent[0].status) is not None:
+                break
+            time.sleep(0.002)
+        assert ended == "completed"
+        assert app.schedules.list() == []
+        assert [found.schedule_id for found in app.schedules.list(status="ended")] == ["once"]
+        assert app.schedules.list(status="deleted") == []
+        with pytest.raises(ScheduleNotFound, match=r"'once' has ended: .* max_runs allowed; create it again"):
+            one.pause()
+        app.schedules.options(cron="@yearly").create(report, "once", "y")
+        assert one.describe().status == "active"

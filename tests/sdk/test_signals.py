@@ -19,7 +19,6 @@ from backstay import (
     WorkflowNotFound,
     WorkflowNotRunning,
     activity,
-    aio,
     continue_as_new,
     race,
     signal,
@@ -29,6 +28,7 @@ from backstay import (
     wait,
     workflow,
 )
+from backstay.kernel.features.signal_rejection import SignalRejected
 from backstay.kernel.limits import Limits
 from backstay.protocol import commands as tell
 from backstay.sdk.author.workflow import definition_of
@@ -220,7 +220,7 @@ def by_literal() -> Any:
 
 @workflow(type="by literal step")
 async def by_literal_step() -> Any:
-    return await aio.wait("approved")
+    return await wait.step("approved")
 
 
 def helper() -> str:
@@ -295,7 +295,7 @@ async def test_a_channel_by_name_takes_anything() -> None:
         assert await run.result() == [True, {"deep": [1]}, [1, 2]]
 
 
-async def test_a_wait_for_what_nobody_could_send_is_refused_by_name() -> None:
+async def test_a_wait_for_what_no_caller_could_send_is_refused_by_name() -> None:
     hidden = Signal[str]("hidden")
 
     def ask(channel: Any) -> Any:
@@ -498,13 +498,13 @@ async def test_many_strands_wait_for_one_name(make: Any) -> None:
 async def test_async_code_waits_for_signals_like_for_anything_else(make: Any) -> None:
     @workflow(type="later", unchecked=True)
     async def later() -> list[Any]:
-        first, second = await asyncio.gather(aio.wait(approved), wait.step(orders))
+        first, second = await asyncio.gather(wait.step(approved), wait.step(orders))
         try:
             async with asyncio.timeout(0.02):
                 await wait.step(approved)
         except TimeoutError:
             pass
-        return [first, second.cents, await aio.wait(approved), wait(approved)]
+        return [first, second.cents, await wait.step(approved), wait(approved)]
 
     async with make(later) as app:
         run = await app.start(later, "l")
@@ -613,7 +613,7 @@ def sorter(kind: str, takes: Any) -> Any:
     @workflow(type="sorter", signals=[channel], unchecked=True)
     async def in_async_code() -> Any:
         try:
-            return await aio.wait(channel)
+            return await wait.step(channel)
         except Exception as error:
             return f"caught {error!r}"
 
@@ -630,27 +630,29 @@ def sorter(kind: str, takes: Any) -> Any:
 @pytest.mark.embedded("opens apps of its own")
 @pytest.mark.parametrize("kind", ["def", "async def", "race"])
 @pytest.mark.parametrize("sent", [{"grams": "many"}, {"grams": -1}], ids=["another type", "refused by its class"])
-async def test_a_value_that_cannot_be_read_fails_the_task_not_the_run_and_a_deploy_helps(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, sent: dict[str, Any]
+async def test_a_value_that_cannot_be_read_is_rejected_and_the_run_waits_for_the_next(
+    tmp_path: Path, kind: str, sent: dict[str, Any]
 ) -> None:
     strict, lenient = sorter(kind, Parcel), sorter(kind, dict[str, Any])
     async with AsyncBackstay(tmp_path / "app.db", [strict]) as app:
         run = await app.start(strict, "s")
-        with caplog.at_level(logging.WARNING, "backstay.worker"):
-            await run.signal("parcels", sent)
-            await eventually(lambda: any("cannot be read" in r.getMessage() for r in caplog.records))
+        await run.signal("parcels", sent)
+        await eventually(lambda: has_events(run, "SignalRejected"))
+        (event,) = [entry.event for entry in await run.history() if isinstance(entry.event, SignalRejected)]
+        assert event.rejection_reason == "invalid_signal_arguments"
+        assert len(event.validation_errors["arguments"]) == 1
         found = await run.describe()
-        assert found.status == "waiting"
-        (task,) = found.tasks
-        assert task.transport_state == "repair_backoff"
-        assert task.task.block is not None
-        assert task.task.block.reason == "signal_value_unreadable"
-        assert task.task.block.message.startswith("the value of signal 'parcels' cannot be read as Parcel: ")
-        assert "SignalApplied" not in names(await run.history())
+        assert (found.status, found.tasks) == ("waiting", [])
+        assert [view.status for view in found.signals] == ["rejected"]
     async with AsyncBackstay(tmp_path / "app.db", [lenient]) as app:
+        # What was rejected stays so, whatever other code would make of it.
         run = app.handle(lenient, "s")
-        await run.repair()
-        assert await run.result(timeout=10) == sent
+        await run.signal("parcels", {"grams": 7})
+        assert await run.result(timeout=10) == {"grams": 7}
+
+
+async def has_events(run: Any, name: str) -> bool:
+    return name in names(await run.history())
 
 
 @pytest.mark.parametrize("what", ["activity", "sleep", "wait", "spawn"])
@@ -692,13 +694,13 @@ async def test_an_async_handler_that_waits_is_refused() -> None:
             await asyncio.sleep(0)
 
         async def handle(self) -> None:
-            await aio.wait(lambda: False, timeout="1h")
+            await wait.step(lambda: False, timeout="1h")
 
     async with memory(Lazy) as app:
         run = await app.start(Lazy, "l")
         await run.signal(Lazy.go)
         found = await eventually(lambda: _blocked(app, "l"))
-        assert "a handler runs to its end" in found.message
+        assert "a handler must not do" in found.message
 
 
 async def _blocked(app: AsyncBackstay, id: str) -> Any:

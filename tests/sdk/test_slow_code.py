@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backstay import activity, aio, sleep, spawn, workflow
+from backstay import activity, sleep, spawn, workflow
 
 from .kit import eventually, memory
 
@@ -54,7 +54,7 @@ async def heavy_later(rounds: int) -> list[Any]:
         threads.append(threading.current_thread().name)
         first, second = await asyncio.gather(double.step(n), local.step(n))
         found.append(first + second)
-        await aio.sleep(0.001)
+        await sleep.step(0.001)
     return [found, threads]
 
 

@@ -15,7 +15,7 @@ from backstay import (
     WorkflowFailed,
     WorkflowStopped,
     activity,
-    attempt,
+    activity_info,
 )
 
 from ..server.kit import TOKEN, serving
@@ -28,7 +28,7 @@ class Declined(Exception):
 
 @activity(type="pay", retries=2, backoff=0)
 def pay(order: str, cents: int = 1) -> dict[str, Any]:
-    if attempt().number < 2:
+    if activity_info().number < 2:
         raise Declined("try again")
     return {"order": order, "cents": cents}
 
@@ -80,14 +80,14 @@ async def test_start_activity_refuses_a_local_activity_a_plain_function_and_an_i
     async with memory(local) as app:
         with pytest.raises(TypeError, match="local"):
             await app.start_activity(local, None)
-        with pytest.raises(TypeError, match="starts activities"):
+        with pytest.raises(TypeError, match="is not an activity"):
             await app.start_activity(len, None)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="the id of a workflow"):
+        with pytest.raises(TypeError, match="the first argument is the workflow id"):
             await app.start_activity(pay, 42)  # type: ignore[arg-type]
 
 
 def test_a_job_survives_the_process(tmp_path: Path) -> None:
-    with Backstay(tmp_path / "jobs.db", run_tasks=False) as app:
+    with Backstay(tmp_path / "jobs.db", client_only=True) as app:
         app.start_activity(pay, "job-1", "o-1")
     with Backstay(tmp_path / "jobs.db", [pay]) as app:
         assert app.handle(pay, "job-1").result() == {"order": "o-1", "cents": 1}

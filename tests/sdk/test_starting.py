@@ -55,7 +55,7 @@ def _nothing_done() -> None:
 
 async def test_a_start_may_ask_for_the_workflow_that_exists_and_its_result() -> None:
     async with memory(order, Approval, charge) as app:
-        once = app.options(existing="return_existing")
+        once = app.options(if_exists="return_existing")
         assert await once.execute(order, "o-1", "a") == ["receipt a"]
         assert await once.execute(order, "o-1", "a") == ["receipt a"]
         first = await once.start(order, "o-1", "a")
@@ -75,24 +75,24 @@ async def test_a_start_may_ask_for_the_workflow_that_exists_and_its_result() -> 
 async def test_the_advice_of_a_refused_start_fits_the_request() -> None:
     async with memory(order, charge) as app:
         await app.execute(order, "o-1", "a")
-        with pytest.raises(WorkflowAlreadyStarted, match=r"ids are used once.*existing='return_existing'\)$"):
+        with pytest.raises(WorkflowAlreadyStarted, match=r"ids are used once.*if_exists='return_existing'\)$"):
             await app.start(order, "o-1", "a")
-        active = app.options(existing="return_existing_active")
+        active = app.options(if_exists="return_existing_active")
         with pytest.raises(
-            WorkflowAlreadyStarted, match=r"has ended .* no running one to return.*existing='return_existing'\)$"
+            WorkflowAlreadyStarted, match=r"has ended .* no running one to return.*if_exists='return_existing'\)$"
         ):
             await active.start(order, "o-1", "a")
         with pytest.raises(WorkflowAlreadyStarted, match="no running one to return"):
             await active.execute(order, "o-1", "a")
-        with pytest.raises(TypeError, match=r"existing must be one of 'reject_duplicate', .*'return_existing'"):
-            app.options(existing="whatever")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"if_exists must be one of 'reject_duplicate', .*'return_existing'"):
+            app.options(if_exists="whatever")  # type: ignore[arg-type]
 
 
 @pytest.mark.embedded("opens apps of its own")
 async def test_a_result_that_exists_is_found_after_a_restart(tmp_path: Any) -> None:
     for _ in range(3):
         async with AsyncBackstay(tmp_path / "shop.db", register=[order, charge]) as app:
-            assert await app.options(existing="return_existing").execute(order, "o-1", "a") == ["receipt a"]
+            assert await app.options(if_exists="return_existing").execute(order, "o-1", "a") == ["receipt a"]
     assert done == ["a"]
 
 

@@ -21,8 +21,8 @@ from backstay import (
     wait,
     workflow,
 )
-from backstay.engine.waiters import ENDED, Waiter, Waiters
-from backstay.engine.world import AsyncioWorld
+from backstay.engine.core.waiters import ENDED, Waiter, Waiters
+from backstay.engine.core.world import AsyncioWorld
 from backstay.protocol.streams import CloseStream
 from backstay.store import Ready
 
@@ -114,7 +114,7 @@ async def test_a_second_reader_of_a_stream_hears_of_its_end() -> None:
         assert await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE) == [[], None, [], None]
 
 
-async def test_a_watcher_that_fails_keeps_nobody_from_the_news() -> None:
+async def test_a_watcher_that_fails_keeps_no_other_watcher_from_the_news() -> None:
     def fails(news: str) -> None:
         raise ValueError(news)
 
@@ -152,7 +152,11 @@ async def reads_the_chain(client: Any) -> None:
     assert [item async for item in handle.stream("out")] == CHAIN
     for start in range(len(CHAIN) + 2):
         assert [item async for item in handle.stream("out", start)] == CHAIN[start:]
-    assert [item async for item in client.handle(goes_on, "chain").stream("out")] == CHAIN[2:]
+    again = await client.options(if_exists="return_existing").start(goes_on, "chain", 1, 3)
+    for known in (client.handle(goes_on, "chain"), again):
+        for start in (0, 1, 3):
+            assert [item async for item in known.stream("out", start)] == CHAIN[start:]
+    assert [item async for item in handle.of_run(again.run_id).stream("out")] == CHAIN[2:]
     assert [item async for item in handle.of_run(handle.run_id).stream("out")] == CHAIN[:2]
     assert [item async for item in handle.stream("silence")] == []
 

@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from tools.sync_client import CLIENT, MODULES, SyncModule, made
 
 import backstay
 from backstay import (
@@ -86,10 +87,15 @@ def signature_of(method: Any) -> str:
     return str(inspect.signature(method)).replace("Async", "")
 
 
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
+def test_the_client_without_await_is_the_one_made_from_the_async_client(module: SyncModule) -> None:
+    assert (CLIENT / module.name).read_text("utf-8") == made(module), "run `make reference`"
+
+
 def test_both_apps_take_the_same_options() -> None:
     from backstay.sdk.embedded.app import BackstayOptions
 
-    taken = set(inspect.signature(AsyncBackstay).parameters) - {"path", "register", "world"}
+    taken = set(inspect.signature(AsyncBackstay).parameters) - {"path", "register", "world", "unknown"}
     assert taken == set(BackstayOptions.__annotations__)
 
 
@@ -114,7 +120,9 @@ async def test_too_much_is_an_error_that_code_and_callers_can_catch() -> None:
         return "x" * 2_000
 
     async with memory(catches, returns_it, large, limits=Limits(payload_size=1_000)) as app:
-        assert (await app.execute(catches, "c")).endswith("; store what is so large elsewhere, and pass on where it is")
+        assert (await app.execute(catches, "c")).endswith(
+            "; store the large value elsewhere, and pass a reference to it"
+        )
         with pytest.raises(WorkflowFailed) as caught:
             await app.execute(returns_it, "r")
         assert isinstance(caught.value.__cause__, StructuralLimitExceeded)

@@ -7,6 +7,7 @@ that task may see must issue exactly the commands that the live code issued, and
 from __future__ import annotations
 
 import asyncio
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from backstay.sdk.replay.queries import answer_from, answer_on
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Registry
 
+from ..selection import rotating
 from .test_replay_laws import MACHINE, Drive, Story, plain, said, simple
 
 letters = Signal[int]("letters")
@@ -334,8 +336,11 @@ ENDS = {"WorkflowCompleted", "WorkflowFailed", "WorkflowCancelled", "WorkflowCon
 
 
 @pytest.mark.contract("UPD-04")
-@pytest.mark.parametrize("threaded", [False, True], ids=["inline", "on a thread"])
-@pytest.mark.parametrize("definition", [PlainTalker, AsyncTalker], ids=["def", "async def"])
+@pytest.mark.parametrize(
+    ("definition", "threaded"),
+    rotating(product([PlainTalker, AsyncTalker], [False, True]), 2),
+    ids=lambda value: getattr(value, "__name__", "on a thread" if value else "inline"),
+)
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(program=programs, tape=tapes)
 def test_a_cold_replay_of_every_prefix_issues_the_commands_of_the_live_code(

@@ -18,7 +18,6 @@ from backstay import (
     UpdateTimeout,
     WorkflowNotRunning,
     activity,
-    aio,
     continue_as_new,
     query,
     signal,
@@ -333,7 +332,9 @@ async def test_a_query_or_update_that_waits_too_long_for_an_earlier_signal_is_re
         run = await app.start(Busy, "b")
         await run.signal(Busy.tell, 1)
         try:
-            with pytest.raises(RequestRefused, match="was sent signal 'tell' before query 'read'") as refused:
+            with pytest.raises(
+                RequestRefused, match="has not applied signal 'tell', which was sent before query 'read'"
+            ) as refused:
                 await run.query(Busy.read)
             assert refused.value.reason == "earlier_signal_pending"
             with pytest.raises(RequestRefused, match="a signal sent earlier has not been applied yet") as refused:
@@ -423,10 +424,10 @@ async def test_an_update_and_what_happened_before_it_come_in_order(make: Any, ki
     @workflow(type="later", unchecked=True)
     class Later(Base):
         async def handle(self) -> list[str]:
-            await aio.sleep(10)
+            await sleep.step(10)
             self.seen.append("woke")
             self.seen.append(await near.step("near"))
-            await aio.wait(lambda: "hello" in self.seen)
+            await wait.step(lambda: "hello" in self.seen)
             self.seen.append(await echo.step("far"))
             return self.seen
 
@@ -603,7 +604,7 @@ async def test_code_on_its_own_thread_is_talked_to_like_any_other(definition: st
             for _ in range(4):
                 burn(0.006)
                 await echo.step("x")
-            await aio.wait(lambda: self.total >= wanted)
+            await wait.step(lambda: self.total >= wanted)
             return self.total
 
     kind: Any = Heavy if definition == "def" else HeavyLater
@@ -734,7 +735,7 @@ async def test_an_update_that_is_sent_again_is_applied_once_and_answers_the_same
 
 @pytest.mark.embedded("opens apps of its own")
 @pytest.mark.contract("UPD-17", "UPD-16")
-async def test_with_nobody_who_knows_the_code_an_update_is_rejected_and_without_any_worker_it_waits(
+async def test_without_a_worker_that_knows_the_code_an_update_is_rejected_and_without_any_worker_it_waits(
     tmp_path: Path,
 ) -> None:
     @workflow(type="other")
@@ -747,13 +748,48 @@ async def test_with_nobody_who_knows_the_code_an_update_is_rejected_and_without_
         with pytest.raises(RequestRefused) as refused:
             await run.update("deposit", "x")
         assert refused.value.reason == "invalid_update_arguments", "judged from history, not from code"
-        with pytest.raises(RequestRefused, match="no live worker knows") as refused:
+        with pytest.raises(RequestRefused, match="no live worker of queue") as refused:
             await run.update("deposit", 3)
         assert refused.value.fields["outcome"] == "rejected_workflow_definition_unavailable"
     async with AsyncBackstay(tmp_path / "app.db", [other], queues=("elsewhere",)) as app:
-        submitted = await app.handle(None, "a").submit("deposit", 3)
+        submitted = await app.handle(None, "a").submit("close")  # history says that it has no validator
     async with AsyncBackstay(tmp_path / "app.db", [Account]) as app:
-        assert await app.handle(Account, "a").submitted(Account.deposit, submitted.id).result() == 3
+        assert await app.handle(Account, "a").submitted(Account.close, submitted.id).result() == "closed"
+
+
+@workflow(type="guarded-account")
+class Guarded:
+    balance = 0
+
+    @update
+    def deposit(self, amount: int) -> int:
+        self.balance += amount
+        return self.balance
+
+    @deposit.validator
+    def _positive(self, amount: int) -> None:
+        if amount <= 0:
+            raise ValueError("deposit something")
+
+    def handle(self) -> int:
+        wait(lambda: self.balance > 10)
+        return self.balance
+
+
+@pytest.mark.embedded("opens apps of its own")
+async def test_an_update_with_a_validator_is_refused_where_no_code_can_be_asked(tmp_path: Path) -> None:
+    async with AsyncBackstay(tmp_path / "app.db", queues=("elsewhere",)) as app:
+        runs = [await app.start(Guarded, "known"), await app.start("guarded-account", "unknown")]
+        for run in runs:
+            with pytest.raises(RequestRefused, match="is not in this process; register it here"):
+                await run.submit("deposit", -7)
+    async with AsyncBackstay(tmp_path / "app.db", [Guarded]) as app:
+        for id in ("known", "unknown"):
+            run = app.handle(Guarded, id)
+            with pytest.raises(RequestRefused, match="deposit something"):
+                await run.submit(Guarded.deposit, -7)
+            assert await run.update(Guarded.deposit, 11) == 11
+            assert await run.result() == 11
 
 
 @pytest.mark.embedded("opens apps of its own")

@@ -14,7 +14,6 @@ from backstay import (
     NotInWorkflow,
     WorkflowFailed,
     activity,
-    aio,
     now,
     query,
     signal,
@@ -212,12 +211,12 @@ async def test_async_code_waits_for_conditions_beside_other_things(make: Any) ->
         async def handle(self) -> list[Any]:
             async with asyncio.TaskGroup() as group:
                 first = group.create_task(wait.step(lambda: self.value > 0))
-                second = group.create_task(aio.wait(lambda: self.value > 1, timeout="1h"))
+                second = group.create_task(wait.step(lambda: self.value > 1, timeout="1h"))
             try:
                 async with asyncio.timeout(0.01):
-                    await aio.wait(lambda: self.value > 2)
+                    await wait.step(lambda: self.value > 2)
             except TimeoutError:
-                return [first.result(), second.result(), await aio.wait(lambda: self.value < 0, timeout=0.01)]
+                return [first.result(), second.result(), await wait.step(lambda: self.value < 0, timeout=0.01)]
             return []
 
     async with make(Later) as app:

@@ -286,7 +286,7 @@ async def test_a_repair_and_another_definition_release_the_run(tmp_path: Any) ->
         assert await app.handle(corrected, "deployed").result() == "corrected"
 
 
-async def test_code_that_hangs_while_it_is_given_up_holds_nobody_up() -> None:
+async def test_code_that_hangs_while_it_is_given_up_holds_no_other_run_up() -> None:
     @workflow(type="clings", unchecked=True)
     def clings() -> None:
         try:

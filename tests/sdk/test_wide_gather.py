@@ -7,17 +7,7 @@ from typing import Any
 
 import pytest
 
-from backstay import (
-    ActivityTimedOut,
-    WorkflowFailed,
-    activity,
-    aio,
-    gather,
-    sleep,
-    spawn,
-    wait,
-    workflow,
-)
+from backstay import ActivityTimedOut, WorkflowFailed, activity, gather, sleep, spawn, wait, workflow
 from backstay.kernel.event import Recorded
 from backstay.kernel.limits import Limits
 from backstay.sdk.author import group
@@ -132,11 +122,11 @@ async def test_the_steps_of_other_strands_stand_between_those_of_a_window(make: 
     @workflow(signals=["go"])
     async def fan_out() -> list[Any]:
         async def beside() -> int:
-            return sum([await aio.gather(echo.step(n), echo.step(n)) == (n, n) for n in range(20)])
+            return sum([await gather.step(echo.step(n), echo.step(n)) == (n, n) for n in range(20)])
 
         task = asyncio.get_running_loop().create_task(beside())
-        wide = await aio.gather([echo.step(n) for n in range(100)], limit=2)
-        heard = await aio.wait("go")
+        wide = await gather.step([echo.step(n) for n in range(100)], limit=2)
+        heard = await wait.step("go")
         return [wide, await task, heard]
 
     async with make(fan_out, *FAMILY, limits=NARROW) as app:
@@ -292,7 +282,7 @@ async def test_a_run_with_too_many_open_steps_says_what_to_do() -> None:
             branch.join()
 
     async with memory(fan_out, *FAMILY, limits=NARROW) as app:
-        with pytest.raises(WorkflowFailed, match="the limit is 20; wait for some of them before the code asks"):
+        with pytest.raises(WorkflowFailed, match="the limit is 20; wait for some of them before the code starts"):
             await app.execute(fan_out, "wide")
 
 

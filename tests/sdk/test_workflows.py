@@ -19,6 +19,7 @@ import pytest
 
 from backstay import (
     AsyncBackstay,
+    AsyncWorker,
     Backstay,
     DefinitionError,
     NotInWorkflow,
@@ -27,6 +28,7 @@ from backstay import (
     activity,
     continue_as_new,
     info,
+    signal,
     sleep,
     spawn,
     workflow,
@@ -368,8 +370,10 @@ async def test_the_same_on_the_thread_that_slow_workflows_have() -> None:
 
 
 IN_THE_MAIN_THREAD = """
-import asyncio, os
+import asyncio, os, signal
 from backstay import AsyncBackstay, workflow
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever this process was started with
 
 @workflow(unchecked=True)
 def interrupts() -> None:
@@ -391,7 +395,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_in_the_main_thread_an_interrupt_is_for_the_process_if_nobody_looks_after_the_signal() -> None:
+def test_in_the_main_thread_an_interrupt_is_for_the_process_if_no_code_looks_after_the_signal() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", IN_THE_MAIN_THREAD], capture_output=True, text=True, timeout=60, check=False
     )
@@ -510,6 +514,10 @@ def test_a_map_that_contradicts_the_decorator_is_refused() -> None:
         memory(types=Types(workflows={"purchase": order}))
     with pytest.raises(DefinitionError, match=r"the type map names activity .* 'pay', its decorator says 'charge'"):
         memory(types=Types(activities={"pay": charge}))
+    with pytest.raises(DefinitionError, match=r"the type map names workflow .* 'purchase', its decorator says 'order'"):
+        AsyncWorker("http://127.0.0.1:1", [order], types=Types(workflows={"purchase": order}))  # asks nobody first
+    with pytest.raises(DefinitionError, match=r"the type map names activity .* 'pay', its decorator says 'charge'"):
+        AsyncWorker("http://127.0.0.1:1", [charge], types=Types(activities={"pay": charge}))
     memory(order, charge, types=Types(workflows={"order": order}, activities={"charge": charge}))
 
 
@@ -539,6 +547,9 @@ async def test_a_renamed_class_goes_on_under_its_old_key_and_is_recorded_as_it_i
 
     @workflow
     class Shop:
+        @signal
+        def ring(self, times: int) -> None: ...
+
         def handle(self, n: int) -> str:
             deployed()
             if n < 2:
@@ -558,6 +569,8 @@ async def test_a_renamed_class_goes_on_under_its_old_key_and_is_recorded_as_it_i
         for id in ("continuing", "reserved"):
             (started,) = events(await app.history(id), "WorkflowStarted")
             assert started.workflow_class.endswith(":" + Shop.__qualname__)
+            assert started.declared_signals == ["ring"], "the contract is that of the class as it is now"
+            assert [one["name"] for one in started.declared_signal_contracts[0]["parameters"]] == ["times"]
             assert started.workflow_type == "shop.order"
 
 

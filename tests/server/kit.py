@@ -15,8 +15,8 @@ import pytest
 
 from backstay.codec import avro
 from backstay.codec.values import dumps, loads
-from backstay.server.app import App
-from backstay.server.serve import HttpServer
+from backstay.server.http.app import App
+from backstay.server.http.serve import HttpServer
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 

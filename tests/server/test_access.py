@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from backstay.protocol.native.client import HEADER, VERSION
-from backstay.server.router import Route
+from backstay.server.http.router import Route
 from backstay.server.routes import ROUTES
 
 from .kit import Api, serving
@@ -62,6 +62,7 @@ FOR_ADMINS = {
     ("DELETE", "/api/namespaces/{namespace}"),
     ("POST", "/api/nodes/{node}/drain"),
     ("POST", "/api/nodes/{node}/resume"),
+    ("POST", "/api/nodes/{node}/forget"),
 }
 LOOKS_AHEAD = "/api/schedules/preview"  # a POST that changes nothing
 OF_ADMINS = ("/api/tokens", "/api/sessions")

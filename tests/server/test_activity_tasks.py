@@ -180,3 +180,54 @@ async def test_a_bad_report_is_refused_and_changes_nothing(
         assert (answer.status_code, answer.json()["reason"], answer.json()["field"]) == (status, reason, field)
         assert await api.types() == before
         assert (await api.activity("complete", work, result="plain values are encoded")).status_code == 200
+
+
+async def test_a_call_may_have_a_summary_which_the_detail_shows() -> None:
+    async with serving() as api:
+        await working(api, summary="order 17")
+        (activity,) = (await detail(api))["activities"]
+        assert activity["options"] == {"summary": "order 17"}
+        (scheduled,) = [one for one in await api.history() if one["event_type"] == "ActivityScheduled"]
+        assert scheduled["payload"]["activity"]["summary"] == "order 17"
+
+
+async def test_a_call_without_options_shows_none() -> None:
+    async with serving() as api:
+        await working(api)
+        (activity,) = (await detail(api))["activities"]
+        assert "options" not in activity
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"type": "schedule_activity", "activity_type": "charge"},
+        {"type": "start_child_workflow", "workflow_type": "child"},
+        {
+            "type": "record_local_activity",
+            "activity_type": "charge",
+            "outcome": "completed",
+            "attempts": [{"outcome": "completed"}],
+        },
+    ],
+    ids=lambda command: command["type"],
+)
+async def test_a_summary_that_is_too_long_is_refused(command: dict[str, Any]) -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        task = await api.poll()
+        refused = await api.complete(task, {**command, "summary": "x" * 201})
+        assert refused.status_code == 422, refused.text
+        assert "at most 200" in refused.text
+        accepted = await api.complete(task, {**command, "summary": "x" * 200})
+        assert accepted.status_code == 200, accepted.text
+
+
+async def test_a_standalone_activity_may_have_a_summary() -> None:
+    async with serving() as api:
+        await api.register()
+        body = {"activity_type": "charge", "activity_id": "job-1", "summary": "order 17"}
+        assert (await api.control("POST", "/activities", body)).status_code == 201
+        (activity,) = (await detail(api, "job-1"))["activities"]
+        assert activity["options"] == {"summary": "order 17"}

@@ -11,8 +11,8 @@ import httpx
 import msgspec
 import pytest
 
-from backstay.server import encoding
-from backstay.server.encoding import SAFE, accepts_gzip, with_safe_numbers
+from backstay.server.http import encoding
+from backstay.server.http.encoding import SAFE, accepts_gzip, with_safe_numbers
 from backstay.server.routes import ROUTES
 
 from .kit import Api, blob, serving
@@ -52,7 +52,7 @@ async def test_every_answer_has_the_headers_of_security() -> None:
 
 
 async def test_every_answer_of_the_control_plane_says_when_it_was_made() -> None:
-    async with serving() as api:
+    async with serving(still=False, query_timeout_seconds=0.1) as api:
         await api.start()
         for route in ROUTES:
             if route.plane != "control" or route.answers != "application/json":
@@ -120,7 +120,7 @@ async def test_a_large_answer_is_compressed_beside_the_servers_thread(monkeypatc
         threads.append(threading.current_thread().name)
         return compress(content)
 
-    monkeypatch.setattr("backstay.server.http_protocol.compress", noted)
+    monkeypatch.setattr("backstay.server.http.protocol.compress", noted)
     async with serving() as api:
         await api.start(input=["x" * 300_000])
         await api.start("short", input=["x" * 3000])

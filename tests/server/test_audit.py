@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from backstay.cli.main import dw
-from backstay.server import audit, system_actions
+from backstay.server.operators import audit, system_actions
+from backstay.server.operators.system_actions import ACTIONS
 from backstay.server.routes import ROUTES
-from backstay.server.system_actions import ACTIONS
 from backstay.store.sql import queries as sqlite_queries
 
 from ..store.seam import connection_of
@@ -173,6 +173,7 @@ async def test_sessions_namespaces_and_tokens_are_in_the_audit_and_no_secret_is(
     async with serving() as api:
         headers = {"X-Durable-Workflow-Control-Plane-Version": "2", "Sec-Fetch-Site": "same-origin"}
         opened = await api.http.post("/api/session", json={"token": TOKEN}, headers=headers)
+        await later(api)
         wrong = await api.http.post("/api/session", json={"token": "guess"}, headers=headers)
         assert wrong.status_code == 401
         await later(api)
@@ -189,8 +190,11 @@ async def test_sessions_namespaces_and_tokens_are_in_the_audit_and_no_secret_is(
         found = await entries(api)
         assert [e["command_type"] for e in found] == [
             *("token.revoke", "token.rotate", "token.create"),
-            *("session.end", "session.open"),
+            *("session.end", "session.refuse", "session.open"),
         ]
+        assert [e["status"] for e in found] == [*["accepted"] * 4, "rejected", "accepted"]
+        refused = (await api.control("GET", "/audit?status=rejected")).json()["entries"]
+        assert [(e["command_type"], e["address"]) for e in refused] == [("session.refuse", "127.0.0.1")]
         text = (await api.control("GET", "/audit")).text
         assert token["token"] not in text
         assert opened.cookies["dw"] not in text
@@ -211,10 +215,29 @@ async def test_old_actions_make_room_and_survive_a_restart(tmp_path: Path, monke
         assert [e["target_name"] for e in await entries(api)] == ids[:1:-1]
 
 
+async def test_a_caller_that_repeats_what_it_may_do_pushes_out_its_own_entries_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system_actions, "MOST", 20)
+    headers = {"X-Durable-Workflow-Control-Plane-Version": "2", "Sec-Fetch-Site": "same-origin"}
+    async with serving(viewer_token="v") as api:
+        made = (await api.control("POST", "/tokens", {"role": "admin", "note": "backdoor"})).json()
+        await api.http.post("/api/session", json={"token": TOKEN}, headers=headers)
+        for _ in range(50):
+            await later(api)
+            assert (await api.http.post("/api/session", json={"token": "v"}, headers=headers)).status_code == 201
+            await api.http.post("/api/session", json={"token": "guess"}, headers=headers)
+        kinds = [(e["command_type"], e.get("token_id")) for e in await entries(api)]
+        assert kinds.count(("token.create", "setting:token")) == 1
+        assert kinds.count(("session.open", "setting:token")) == 1
+        assert len(kinds) == 20
+        assert made["token_id"] in {e["target_name"] for e in await entries(api)}
+
+
 def test_every_route_that_changes_the_server_is_in_the_audit() -> None:
     """Or leaves a record of its own, or changes nothing that anybody would ask about."""
     commands = ("/api/workflows", "/api/activities", "/api/schedules", "/api/reservations", "/webhooks/", "/api/call")
-    elsewhere = ("/api/worker/", "/api/saved-views", "/api/system/")
+    elsewhere = ("/api/worker/",)
     for route in ROUTES:
         if route.changes and not route.path.startswith((*commands, *elsewhere)):
             assert (route.method, route.path) in ACTIONS, f"say what {route.method} {route.path} does, or why not"

@@ -14,7 +14,7 @@ import pytest
 
 from backstay.cli.logs import LogFormatter
 from backstay.kernel.message import Refused
-from backstay.server.http_errors import refusal_error
+from backstay.server.http.errors import refusal_error
 from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, blob, serving
@@ -304,8 +304,19 @@ async def test_unknown_keys_on_worker_calls_are_ignored() -> None:
         assert task is not None
         lease = {"lease_owner": ME, "workflow_task_attempt": 1, "weather": "fine"}
         assert (await api.worker(f"workflow-tasks/{task['task_id']}/heartbeat", lease)).status_code == 200
-        answer = await api.complete(task, {"type": "complete_workflow", "why": "because"}, sticky_cache={"x": 1})
-        assert answer.status_code == 200
+        charge = {"type": "schedule_activity", "activity_type": "charge", "why": "because"}
+        assert (await api.complete(task, charge, charge, sticky_cache={"x": 1})).status_code == 200
+        for verb, more in (("complete", {"result": None}), ("fail", {"failure": {"message": "no", "mood": "bad"}})):
+            work = await api.poll("activity", mood="good")
+            for path in ("heartbeat", verb):
+                assert (await api.activity(path, work, weather="fine", **more)).status_code == 200, path
+        task = await api.poll(mood="good")
+        failure = {"failure": {"message": "no", "mood": "bad"}}
+        refused = await api.worker(
+            f"workflow-tasks/{task['task_id']}/fail",
+            failure | {"lease_owner": ME, "workflow_task_attempt": task["workflow_task_attempt"], "weather": "fine"},
+        )
+        assert refused.status_code == 200
 
 
 @pytest.mark.parametrize("size", [3 << 20])
@@ -321,7 +332,7 @@ async def test_a_payload_above_the_structural_limit_is_refused(size: int) -> Non
         assert body["current_value"] > body["configured_limit"] == 2 << 20
 
 
-async def test_arguments_that_nobody_can_read_are_refused_between_our_own_processes_too() -> None:
+async def test_unreadable_arguments_are_refused_between_our_own_processes_too() -> None:
     async with serving() as api:
         own = {"Authorization": f"Bearer {TOKEN}", "X-Backstay-Protocol": "1"}
         started = {"workflow_type": "order", "workflow_id": "o-1", "routing": {"queue": "q"}}

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from backstay.server import bulk as bulks
-from backstay.server.bulk_records import BulkOperation
+from backstay.server.operators import bulk as bulks
+from backstay.server.operators.bulk_records import BulkOperation
 
 from ..store.seam import connection_of
 from .kit import Api, serving
@@ -261,6 +261,24 @@ async def test_an_operation_goes_on_after_its_server_was_lost_in_the_middle(
             .fetchone()
         )
         assert rows == (300,)
+
+
+async def test_operations_that_are_too_large_together_are_refused_until_one_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as api:
+        await many(api, 30)
+        monkeypatch.setattr(bulks, "MOST_BYTES", 5_000)
+        monkeypatch.setattr(bulks, "SHORTEST_REST", 0.2)
+        named = [f"o-{number}" for number in range(30)]
+        first = await begin(api, action="signal", signal_name="go", ids=named, input=["x" * 5_000])
+        refused = await api.control("POST", "/bulk", {"action": "cancel", "ids": named})
+        assert (refused.status_code, refused.json()["reason"]) == (429, "bulk_capacity_exhausted")
+        stopped = await api.control("POST", f"/bulk/{first['bulk_id']}/stop", {})
+        assert stopped.status_code == 200, "an operation can be stopped, however much room there is"
+        told = await ended(api, first["bulk_id"])
+        assert (told["id_count"], told["total"]) == (30, 30)
+        await begin(api, action="cancel", ids=named)
 
 
 async def test_a_run_that_was_started_later_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

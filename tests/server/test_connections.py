@@ -6,7 +6,8 @@ import asyncio
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import httpx
 import pytest
 
 from backstay.protocol.native import client as calls
-from backstay.server.http_protocol import HttpProtocol
+from backstay.server.http.protocol import HttpProtocol
 from backstay.sockets import DEAD
 
 from .kit import TOKEN, Api, serving, until
@@ -212,7 +213,7 @@ async def test_a_connection_that_waits_for_an_answer_is_not_idle(parsed: bool) -
         assert [(await each.reply())[0] for each in (ours, other)] == [200, 200]
 
 
-async def test_a_body_that_nobody_reads_ends_as_well(lines: list[HttpProtocol]) -> None:
+async def test_a_body_that_is_not_read_ends_as_well(lines: list[HttpProtocol]) -> None:
     """A refused request is answered before its body has come; what does not come is not waited for."""
     async with serving(body_seconds=0.2, idle_seconds=60) as api:
         for head in (
@@ -230,6 +231,18 @@ async def test_a_body_that_never_begins_is_not_waited_for() -> None:
         head = "".join(f"{name}: {value}\r\n" for name, value in MINE.items())
         ours.send(f"POST /api/calls HTTP/1.1\r\nHost: here\r\n{head}Content-Length: 10\r\n\r\n".encode())
         assert (await ours.reply())[0] == 408
+
+
+@pytest.mark.parametrize("coding", [b"Content-Length: 3000000", b"Transfer-Encoding: chunked"])
+async def test_a_client_that_is_busy_sending_gets_the_refusal(coding: bytes) -> None:
+    """What is still to come is ignored for a while: a connection that was reset would take the reply with it."""
+    async with serving() as api, line(api) as ours:
+        ours.send(b"POST /api/workflows HTTP/1.1\r\nHost: here\r\n" + coding + b"\r\n\r\n")
+        for _ in range(30):
+            ours.send((b"186a0\r\n" if b"chunked" in coding else b"") + b"a" * 100_000 + b"\r\n")
+            await ours.writer.drain()
+        assert (await ours.reply())[0] == 401
+        await ended(ours)
 
 
 async def test_after_a_refused_body_has_come_the_connection_goes_on() -> None:
@@ -282,24 +295,72 @@ async def test_a_wrong_token_is_none() -> None:
 
 
 async def test_all_together_are_bounded(lines: list[HttpProtocol]) -> None:
-    async with serving(max_connections=4) as api:
+    async with serving(max_connections=6, max_anonymous_connections=2) as api:
         async with AsyncExitStack() as known:
-            for _ in range(4):
+            for _ in range(10):
                 ours = await known.enter_async_context(line(api))
                 assert (await ours.ask(call("describe-workflow", workflow_id="nobody")))[0] == 409
-            async with line(api) as late:
-                await ended(late)
-            assert len(lines) == 4
+            async with silent(api, 10):
+                await until(lambda: len(lines) == 6)
+                assert sum(each.authenticated for each in lines) == 4
         await until(lambda: not lines)
         async with line(api) as ours:
             assert (await ours.ask(HEALTH + b"\r\n"))[0] == 200
 
 
+async def test_the_account_with_the_most_connections_makes_room(lines: list[HttpProtocol]) -> None:
+    """Its oldest idle one goes; one that waits for an answer only if there is no other."""
+    async with serving(max_connections=6, max_anonymous_connections=2, viewer_token="v", still=False) as api:
+        await api.start("a")
+        as_viewer = b"GET /api/cluster/info HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer v\r\n\r\n"
+        async with AsyncExitStack() as known:
+            admin = await known.enter_async_context(line(api))
+            assert (await admin.ask(call("describe-workflow", workflow_id="a")))[0] == 200
+            waiting = await known.enter_async_context(line(api))
+            waiting.send(call("await-result", workflow_id="a", wait_seconds=60))
+            await until(lambda: len(api.server.parked) == 1)
+            viewers: list[Line] = []
+            for _ in range(8):
+                viewers.append(await known.enter_async_context(line(api)))
+                assert (await viewers[-1].ask(as_viewer))[0] == 200
+            for one in viewers[:6]:
+                await ended(one)
+            assert (await admin.ask(call("describe-workflow", workflow_id="a")))[0] == 200
+            assert (await viewers[7].ask(as_viewer))[0] == 200
+            for _ in range(3):
+                late = await known.enter_async_context(line(api))
+                assert (await late.ask(call("describe-workflow", workflow_id="a")))[0] == 200
+            assert len(api.server.parked) == 1, "it is not idle"
+            assert (await viewers[7].ask(as_viewer))[0] == 200, "its account has one connection left"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (b"Host: here", b"Host: elsewhere", 400),
+        (b"host: here", b"HOST: here", 400),
+        (b"Authorization: Bearer a", b"authorization: Bearer b", 400),
+        (b"X-Namespace: a", b"X-Namespace: b", 400),
+        (b"Accept: a", b"Accept: b", 200),
+    ],
+)
+async def test_headers_that_say_who_and_where_come_once(first: bytes, second: bytes, expected: int) -> None:
+    async with serving() as api, line(api) as ours:
+        ours.send(b"GET /api/health HTTP/1.1\r\n%b\r\n%b\r\nConnection: close\r\n\r\n" % (first, second))
+        assert await status(ours) == expected
+
+
 # -- who does not read
 
 
-def flooded(api: Api, request: bytes, most: int) -> int:
-    """How many bytes of requests a caller gets rid of who reads no answer."""
+async def test_a_client_that_reads_nothing_is_cut_off(lines: list[HttpProtocol]) -> None:
+    async with serving(idle_seconds=0.2, default_namespace="n" * 100) as api:
+        await asyncio.to_thread(flooded, api, request(True), 64 << 20, hold=lambda: bool(lines))
+        await until(lambda: not lines)
+
+
+def flooded(api: Api, request: bytes, most: int, hold: Callable[[], bool] = lambda: False) -> int:
+    """How many bytes of requests a caller gets rid of who reads no answer. `hold`: whether the caller stays."""
     with socket.create_connection((api.http.base_url.host, api.http.base_url.port or 0)) as ours:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         ours.settimeout(1)
@@ -308,6 +369,9 @@ def flooded(api: Api, request: bytes, most: int) -> int:
             while sent < most:
                 sent += ours.send(request * 100)
         except TimeoutError:
+            while hold():
+                time.sleep(0.01)
+        except ConnectionError:
             pass
         return sent
 

@@ -281,7 +281,8 @@ async def test_a_start_from_workflow_code_records_where_it_came_from() -> None:
     async with serving() as api:
         run_id = (await api.start())["run_id"]
         await api.register(supported_workflow_types=["order", "child"])
-        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 99}, CHILD)
+        tries = {"retry_policy": {"max_attempts": 2, "backoff_seconds": [0]}}
+        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 99}, CHILD | tries)
 
         async def started(task: dict[str, Any]) -> dict[str, Any]:
             path = f"/workflows/{task['workflow_id']}/runs/{task['run_id']}/history/export"
@@ -293,8 +294,29 @@ async def test_a_start_from_workflow_code_records_where_it_came_from() -> None:
         came = await started(child)
         assert (came["parent_run_id"], came["parent_instance_id"], came["sequence"]) == (run_id, "o-1", 2)
         assert came["child_call_id"] == f"{run_id}-h2"
-        await api.complete(child, {"type": "continue_as_new"})
-        assert (await started(await api.poll()))["parent_run_id"] == child["run_id"]
+        await api.complete(child, {"type": "start_timer", "delay_seconds": 0})
+        await api.complete(await api.poll(timeout_seconds=10), {"type": "continue_as_new"})
+        continued = await api.poll()
+        came = await started(continued)
+        assert (came["parent_run_id"], came["parent_instance_id"]) == (child["run_id"], child["workflow_id"])
+        assert (came["sequence"], came["child_call_id"]) == (2, f"{run_id}-h2"), "its own step, and its parent's call"
+        # The next try of a child that has failed is called by the same step of the parent.
+        await api.complete(continued, {"type": "fail_workflow", "message": "no"})
+        again = await api.poll()
+        assert again["run_id"] not in (child["run_id"], continued["run_id"])
+        came = await started(again)
+        assert (came["parent_run_id"], came["sequence"], came["child_call_id"]) == (run_id, 2, f"{run_id}-h2")
+
+
+@pytest.mark.contract("REC-05")
+async def test_a_run_that_is_no_child_continues_without_a_call() -> None:
+    async with serving() as api:
+        await api.register()
+        run_id = (await api.start())["run_id"]
+        await api.complete(await api.poll(), {"type": "continue_as_new"})
+        (command,) = (await api.control("GET", "/workflows/o-1/history/export")).json()["commands"]
+        came = command["context"]["workflow"]
+        assert came == {"parent_instance_id": "o-1", "parent_run_id": run_id, "sequence": 1}
 
 
 @pytest.mark.contract("REC-07")

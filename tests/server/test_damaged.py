@@ -8,11 +8,14 @@ import pytest
 
 from backstay import AsyncClient
 from backstay.kernel.event import HistoryDamaged
+from backstay.protocol.bundle_check import ExportBundle, check_bundle
 from backstay.protocol.requests import DescribeWorkflow
-from backstay.server.router import Route
+from backstay.server.http.router import Route
 from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, Api, blob, detail, serving, sql
+from .test_exports import without_actions
+from .test_projections import projected
 
 CHARGE = {"type": "schedule_activity", "activity_type": "charge"}
 TIMER = {"type": "start_timer", "delay_seconds": 60}
@@ -63,17 +66,171 @@ async def test_an_open_activity_without_its_events_is_evidence_only() -> None:
         assert (wait["resume_source_kind"], wait["resume_source_id"]) == (None, None)
 
 
-@pytest.mark.contract("REPAIR-17", "LIVE-06")
-async def test_a_timer_without_its_events_wakes_nobody() -> None:
+@pytest.mark.contract("REPAIR-17", "REPAIR-27", "LIVE-06", "EXPORT-08")
+@pytest.mark.parametrize("stored", [False, True], ids=["only the wake is left", "its stored view is left"])
+async def test_an_open_timer_without_its_events_is_evidence_only_and_wakes_no_run(stored: bool) -> None:
     async with serving() as api:
         await asking(api, TIMER)
+        if stored:
+            await projected(api)
+        (before,) = (await detail(api))["timers"]
+        if not stored:
+            forget_views(api)
         cut(api, "Timer")
         found = await unsupported(api)
-        assert (found["waits"], found["tasks"], found["timers"]) == ([], [], [])
+        assert found["tasks"] == []
         assert found["history_damage"]["sequence"] > 0
+        for shown in (found["waits"], found["timers"]):
+            (timer,) = shown
+            assert (timer["kind"], timer["status"], timer["row_status"]) == ("timer", "open", "pending")
+            assert (timer["history_authority"], timer["diagnostic_only"]) == ("mutable_open_fallback", True)
+            assert (timer["resume_source_kind"], timer["resume_source_id"]) == (None, None)
+            assert timer["deadline_at"] == before["fire_at"]
+            assert timer["timer_id"] == (before["id"] if stored else None)
         await api.world.advance(61)
         assert await api.poll() is None
         await unsupported(api)
+
+
+@pytest.mark.contract("REPAIR-27")
+@pytest.mark.parametrize("why", ["the lease of a task", "the deadline of the run"])
+async def test_a_wake_for_something_else_is_no_evidence_of_a_timer(why: str) -> None:
+    async with serving() as api:
+        await api.register()
+        limits: dict[str, Any] = {"run_timeout_seconds": 600} if why == "the deadline of the run" else {}
+        await api.start(**limits)
+        effect = {"type": "record_side_effect", "result": blob(2)}
+        await api.complete(await api.poll(), effect, CHARGE if why == "the lease of a task" else CHILD)
+        if why == "the lease of a task":
+            await api.poll("activity")
+        forget_views(api)
+        cut(api, "SideEffect")
+        assert "timer" not in [wait["kind"] for wait in (await unsupported(api))["waits"]]
+
+
+@pytest.mark.contract("REPAIR-27", "LIVE-06", "CHILD-25", "EXPORT-09")
+@pytest.mark.parametrize("stored", [False, True], ids=["only a count is left", "its stored view is left"])
+async def test_an_open_child_without_its_events_is_evidence_only(stored: bool) -> None:
+    async with serving() as api:
+        await asking(api, CHILD)
+        if stored:
+            await projected(api)
+        (link,) = (await detail(api))["children"]
+        if not stored:
+            forget_views(api)
+        cut(api, "Child")
+        found = await unsupported(api)
+        (wait,) = found["waits"]
+        assert (wait["kind"], wait["status"], wait["row_status"]) == ("child", "open", "waiting")
+        assert (wait["history_authority"], wait["diagnostic_only"]) == ("mutable_open_fallback", True)
+        assert (wait["resume_source_kind"], wait["resume_source_id"]) == (None, None)
+        assert (wait["target_name"], wait["child_call_id"]) == (
+            (link["workflow_instance_id"], link["child_call_id"]) if stored else (None, None)
+        )
+        if stored:
+            (child,) = found["children"]
+            assert child["workflow_instance_id"] == link["workflow_instance_id"]
+            assert (child["history_authority"], child["diagnostic_only"]) == ("mutable_open_fallback", True)
+
+
+def forget_views(api: Api) -> None:
+    """Remove what is stored beside history and the rows of the instance: views of all runs."""
+    for table in ("summaries", "waits", "timeline_entries", "timer_entries", "lineage_entries"):
+        sql(api, f"delete from workflow_run_{table}")
+
+
+@pytest.mark.contract("REPAIR-27", "EXPORT-08")
+async def test_what_the_events_before_the_damage_tell_stands() -> None:
+    async with serving() as api:
+        await asking(api, CHARGE)
+        await api.activity("complete", await api.poll("activity"), result=blob(1))
+        await api.complete(await api.poll(), TIMER, {"type": "record_side_effect", "result": blob(2)})
+        before = await detail(api)
+        cut(api, "SideEffect")
+        found = await unsupported(api)
+        no_actions = {"can_retry_now": False, "retry_now_blocked_reason": "unsupported_history"}
+        assert found["activities"] == [one | no_actions for one in before["activities"]], (
+            "it has ended before the damage"
+        )
+        (timer,) = found["timers"]
+        assert (timer["id"], timer["history_authority"]) == (before["timers"][0]["id"], "mutable_open_fallback")
+        assert [wait["kind"] for wait in found["waits"]] == ["timer", "activity"]
+        assert [wait["diagnostic_only"] for wait in found["waits"]] == [True, False]
+        assert [point["type"] for point in found["timeline"]] == [point["type"] for point in before["timeline"][:-1]]
+
+
+DAMAGES: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "open activity": ([CHARGE], "Activity"),
+    "open timer": ([TIMER], "Timer"),
+    "open child": ([CHILD], "Child"),
+    "everything": ([CHARGE, TIMER, CHILD], ""),
+}
+
+
+@pytest.mark.contract("EXPORT-08", "EXPORT-15", "EXPORT-12")
+@pytest.mark.parametrize("case", DAMAGES)
+async def test_a_damaged_run_is_exported_with_the_same_evidence_as_its_detail(case: str) -> None:
+    commands, prefix = DAMAGES[case]
+    async with serving() as api:
+        await asking(api, *commands)
+        await projected(api)
+        cut(api, prefix)
+        found = await detail(api)
+        answer = await api.control("GET", "/workflows/o-1/history/export")
+        assert answer.status_code == 200, answer.text
+        bundle = answer.json()
+        for section in ("activities", "timers", "waits", "failures", "commands", "timeline"):
+            assert bundle[section] == [without_actions(entry) for entry in found[section]], section
+        assert bundle["links"]["children"] == found["children"]
+        assert bundle["waits"]
+        assert all(wait["diagnostic_only"] for wait in bundle["waits"])
+        assert bundle["history_damage"] == bundle["selected_run"]["history_damage"] == found["history_damage"]
+        assert bundle["history_complete"] is False
+        assert len(bundle["history_events"]) == found["history_damage"]["sequence"] - 1
+        chosen = bundle["selected_run"]
+        for name in ("liveness_state", "repair_blocked_reason", "wait_kind", "open_wait_id", "can_repair"):
+            assert chosen[name] == found[name], name
+        # It is a whole file that anybody can check, and none that a run could be made of.
+        report = check_bundle(ExportBundle(answer.content))
+        assert [rule for rule, _ in report.findings] == ["bundle.history_damaged"]
+
+
+@pytest.mark.contract("EXPORT-15")
+async def test_the_end_of_an_activity_and_of_a_timer_without_events_is_exported_as_no_result() -> None:
+    async with serving() as api:
+        await asking(api, CHARGE, TIMER | {"delay_seconds": 1})
+        await api.activity("complete", await api.poll("activity"), result=blob("secret"))
+        await api.world.advance(2)
+        await projected(api)
+        cut(api, "")
+        bundle = (await api.control("GET", "/workflows/o-1/history/export")).json()
+        for section, reason, status in (("activities", "activity", "completed"), ("timers", "timer", "fired")):
+            (entry,) = bundle[section]
+            assert (entry["status"], entry["row_status"], entry["diagnostic_only"]) == ("unsupported", status, True)
+            assert entry["history_authority"] == "unsupported_terminal_without_history"
+            assert entry["history_unsupported_reason"] == f"terminal_{reason}_row_without_typed_history"
+            assert (entry["result"], entry["closed_at"]) == (None, None)
+
+
+@pytest.mark.contract("EXPORT-15")
+async def test_what_was_cancelled_with_its_run_is_exported_as_no_result_without_its_events() -> None:
+    async with serving() as api:
+        await asking(api, CHARGE, TIMER)
+        await api.poll("activity")
+        await api.control("POST", "/workflows/o-1/cancel", {})
+        await projected(api)
+        cut(api, "")
+        bundle = (await api.control("GET", "/workflows/o-1/history/export")).json()
+        for section, reason in (("activities", "activity"), ("timers", "timer")):
+            (entry,) = bundle[section]
+            assert (entry["status"], entry["row_status"], entry["diagnostic_only"]) == (
+                "unsupported",
+                "cancelled",
+                True,
+            )
+            assert entry["history_authority"] == "unsupported_terminal_without_history"
+            assert entry["history_unsupported_reason"] == f"terminal_{reason}_row_without_typed_history"
+            assert (entry["result"], entry["closed_at"]) == (None, None)
 
 
 @pytest.mark.contract("CHILD-25", "REPAIR-17", "LIVE-06")
@@ -89,6 +246,7 @@ async def test_a_child_that_ended_without_its_events_is_unsupported() -> None:
         assert wait["history_authority"] == "unsupported_terminal_without_history"
         assert wait["history_unsupported_reason"] == "terminal_child_link_without_typed_parent_history"
         assert (wait["child_call_id"], wait["child_workflow_run_id"]) == (link["child_call_id"], child["run_id"])
+        assert (wait["target_name"], wait["row_status"]) == (child["workflow_id"], "completed")
         assert wait["diagnostic_only"]
 
 
@@ -135,12 +293,16 @@ async def test_a_failure_that_only_the_index_knows_of_is_marked_so() -> None:
     async with serving() as api:
         await asking(api, {"type": "fail_workflow", "message": "no"})
         (told,) = (await detail(api))["exceptions"]
-        assert told["message"] == "no"
+        assert (told["message"], told["history_authority"], told["diagnostic_only"]) == ("no", "typed_history", False)
+        failed = (await api.history())[-1]
+        assert told["failure_id"] == failed["payload"]["failure_id"], "it is named by its event"
         assert sql(api, "update event set body = cast(replace(cast(body as text), 'no', 'on') as blob)")
         found = await detail(api)
         (guessed,) = found["exceptions"]
         assert (guessed["history_authority"], guessed["diagnostic_only"]) == ("failure_row_fallback", True)
         assert (guessed["message"], guessed["source_kind"], found["exception_count"]) == (None, "workflow_run", 1)
+        bundle = (await api.control("GET", "/workflows/o-1/history/export")).json()
+        assert bundle["failures"] == found["failures"] == [guessed]
 
 
 def filled(route: Route, known: dict[str, str]) -> str:
@@ -187,6 +349,8 @@ async def test_every_request_about_a_damaged_run_is_refused_by_name() -> None:
             assert (answer.status_code, said["reason"], said["retryable"]) == (409, "history_damaged", False), path
             assert (said["workflow_id"], said["run_id"]) == ("o-1", work["run_id"])
             assert said["sequence"] > 0
+            assert said["replay_blocked_reason"] == "history_shape_mismatch"
+            assert said["recorded_event_types"] == ["no typed history"]
             assert "backup" in said["remediation"]
             refused.add(route.path)
         assert len(refused) > 40

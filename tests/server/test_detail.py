@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ..store.seam import connection_of
-from .kit import Api, blob, detail, serving, tampered, untasked, value
+from .kit import Api, blob, detail, serving, sql, tampered, untasked, value
 
 RETRIED = {"max_attempts": 3, "backoff_seconds": [5]}
 
@@ -17,6 +18,30 @@ async def scheduled(api: Api, **options: Any) -> None:
     await api.start()
     command = {"type": "schedule_activity", "activity_type": "charge", "arguments": blob(["ann", 4200]), **options}
     await api.complete(await api.poll(), command)
+
+
+@pytest.mark.contract("ACT-28", "ACT-29")
+@pytest.mark.parametrize("claim", ["completed", "failed", "cancelled"])
+async def test_a_task_row_that_claims_an_end_is_no_result_and_no_time_of_an_end(claim: str) -> None:
+    async with serving() as api:
+        await scheduled(api)
+        work = await api.poll("activity")
+        body = "cast(json_set(cast(body as text), '$.result', 'c2VjcmV0', '$.closed_at', 1) as blob)"
+        assert sql(api, f"update task set state = ?, body = {body} where id = ?", claim, work["task_id"]) == 1
+        for shown in (
+            (await detail(api))["activities"],
+            (await api.control("GET", "/workflows/o-1/activities")).json()["activities"],
+            (await api.control("GET", "/workflows/o-1/history/export")).json()["activities"],
+        ):
+            (activity,) = shown
+            assert (activity["status"], activity["result"], activity["closed_at"]) == ("running", None, None)
+        assert (await detail(api))["status"] == "waiting"
+        assert await api.poll() is None, "the code of the run is not told either"
+        await api.activity("complete", work, result=blob("paid"))
+        (activity,) = (await detail(api))["activities"]
+        assert (activity["status"], value(activity["result"])) == ("completed", "paid")
+        assert activity["closed_at"] is not None
+        assert (await api.poll())["workflow_event_type"] == "ActivityCompleted"
 
 
 @pytest.mark.contract("ACT-22")
@@ -374,3 +399,125 @@ async def test_a_repair_dispatches_what_is_overdue_and_what_is_lost() -> None:
         healthy = (await api.control("POST", "/workflows/overdue/repair", {})).json()
         assert healthy["outcome"] == "repair_not_needed", "it only waits for a worker now"
         assert (await api.poll())["workflow_id"] == "overdue"
+
+
+@pytest.mark.contract("REPLAY-10", "DETAIL-03", "REPAIR-16")
+async def test_every_task_has_the_same_fields_whatever_it_is_told_from() -> None:
+    """Of a row, missing, a timer without a row, and of a closed run from its history; in details and in exports."""
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        commands = [
+            {"type": "schedule_activity", "activity_type": "charge"},
+            {"type": "start_timer", "delay_seconds": 60},
+        ]
+        await api.complete(await api.poll(), *commands)
+        shapes: list[tuple[str, frozenset[str]]] = []
+
+        async def look(why: str) -> None:
+            found = (await detail(api))["tasks"]
+            exported = (await api.control("GET", "/workflows/o-1/history/export")).json()["tasks"]
+            assert [task.keys() - {"task_type"} for task in exported] == [task.keys() for task in found]
+            shapes.extend((f"{task['type']}, {why}", frozenset(task)) for task in found)
+
+        await look("rows")
+        await api.poll("activity")
+        await look("leased")
+        await tampered(api)
+        sql(api, "update workflow set next_wake = null")
+        await look("missing")
+        await api.control("POST", "/workflows/o-1/cancel", {})
+        await look("closed")
+        assert {kind.split(",")[0] for kind, _ in shapes} == {"workflow", "activity", "timer"}
+        assert len({fields for _, fields in shapes}) == 1, [(kind, sorted(shapes[0][1] ^ f)) for kind, f in shapes]
+
+
+@pytest.mark.contract("FAIL-02")
+async def test_a_failure_says_flat_where_it_happened() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        await api.complete(await api.poll(), {"type": "schedule_activity", "activity_type": "charge"})
+        failure = {"message": "no", "type": "Declined", "stack_trace": "a.py:3\nb.py:7"}
+        await api.activity("fail", await api.poll("activity"), failure=failure | {"non_retryable": True})
+        found = await detail(api)
+        (shown,) = found["exceptions"]
+        assert (shown["trace"], shown["exception_type"]) == (["a.py:3", "b.py:7"], "Declined")
+        assert {"file", "line"} <= shown.keys()
+        assert (shown["history_authority"], shown["diagnostic_only"]) == ("typed_history", False)
+        exported = (await api.control("GET", "/workflows/o-1/history/export")).json()["failures"]
+        listed = (await api.control("GET", "/workflows/o-1/failures", params={"payloads": "blob"})).json()["failures"]
+        assert exported == listed == found["failures"] == found["exceptions"]
+
+
+@pytest.mark.contract("CANCEL-03")
+@pytest.mark.parametrize(
+    ("verb", "status", "requested"),
+    [("cancel", "cancelled", "CancelRequested"), ("terminate", "terminated", "TerminateRequested")],
+)
+async def test_a_run_that_was_stopped_has_the_command_and_both_events_over_a_restart(
+    verb: str, status: str, requested: str, tmp_path: Path
+) -> None:
+    store = f"sqlite:{tmp_path / 'stopped.db'}"
+    async with serving(store=store) as api:
+        await scheduled(api)
+        said = (await api.control("POST", f"/workflows/o-1/{verb}", {"reason": "enough"})).json()
+        assert (said["outcome"], said["command_sequence"]) == (status, 2)
+    async with serving(store=store) as api:
+        found = await detail(api)
+        assert (found["status"], found["closed_reason"]) == (status, status)
+        command = found["commands"][-1]
+        assert (command["id"], command["command_type"]) == (said["command_id"], verb)
+        assert (command["status"], command["outcome"], command["command_sequence"]) == ("accepted", status, 2)
+        told = [event for event in await api.history() if event["payload"].get("workflow_command_id") == command["id"]]
+        assert [event["event_type"] for event in told] == [requested, f"Workflow{status.capitalize()}"]
+        assert [event["payload"]["reason"] for event in told] == ["enough"] * 2
+
+
+@pytest.mark.contract("CANCEL-05", "TIMER-05")
+@pytest.mark.parametrize("verb", ["cancel", "terminate"])
+async def test_what_was_open_is_cancelled_with_the_run_and_no_worker_gets_it(verb: str) -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        charge = {"type": "schedule_activity", "activity_type": "charge"}
+        await api.complete(await api.poll(), charge, charge, {"type": "start_timer", "delay_seconds": 60})
+        held = await api.poll("activity")
+        await api.control("POST", "/workflows/o-1/signal/note", {"input": ["hello"]})
+        assert (await api.control("POST", f"/workflows/o-1/{verb}", {})).status_code == 200
+        found = await detail(api)
+        assert {activity["status"] for activity in found["activities"]} == {"cancelled"}
+        (timer,) = found["timers"]
+        assert (timer["status"], timer["row_status"]) == ("cancelled", None)
+        assert {wait["status"] for wait in found["waits"]} == {"cancelled"}
+        assert all(task["closed_at"] for task in found["tasks"])
+        assert {task["status"] for task in found["tasks"]} <= {"completed", "cancelled"}
+        assert await api.poll() is None
+        assert await api.poll("activity") is None
+        length = len(await api.history())
+        late = await api.activity("complete", held, result=blob(1))
+        assert (late.status_code, late.json()["can_continue"]) == (409, False)
+        await api.world.advance(120)
+        assert (await api.poll(), await api.poll("activity")) == (None, None)
+        assert len(await api.history()) == length, "a late timer reopens nothing"
+
+
+@pytest.mark.contract("COND-07", "COND-11", "LIVE-01")
+async def test_a_condition_with_a_timeout_is_a_condition_and_its_timer_only_the_transport() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        wait = {"type": "open_condition_wait", "condition_key": "paid", "timeout_seconds": 60}
+        await api.complete(await api.poll(), wait | {"condition_definition_fingerprint": "sha256:1"})
+        found = await detail(api)
+        (timer,) = found["timers"]
+        assert (found["wait_kind"], found["liveness_state"]) == ("condition", "waiting_for_condition")
+        assert (found["resume_source_kind"], found["resume_source_id"]) == ("timer", timer["id"])
+        (shown,) = [wait for wait in found["waits"] if wait["status"] == "open"]
+        assert (shown["kind"], shown["condition_key"], shown["deadline_at"]) == ("condition", "paid", timer["fire_at"])
+        (task,) = found["tasks"]
+        assert (task["type"], task["timer_id"], task["condition_wait_id"]) == ("timer", timer["id"], shown["wait_id"])
+        await api.control("POST", "/workflows/o-1/signal/note", {"input": ["hello"]})
+        told = await detail(api)
+        for name in ("wait_kind", "open_wait_id", "resume_source_id"):
+            assert told[name] == found[name], "an unrelated task does not replace it"

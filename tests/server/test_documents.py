@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft7Validator, Draft202012Validator, ValidationError
 
 from backstay.protocol.native import client as calls
-from backstay.server.documents import openapi, stream_document
+from backstay.server.http.documents import openapi, stream_document
 from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, serving
@@ -144,3 +144,32 @@ async def test_real_requests_conform_to_the_document() -> None:
             task = await api.poll()
             answer = await api.complete(task, *commands)
             assert valid(complete, lease | {"commands": commands}) == (answer.status_code == 200), commands
+
+
+async def test_answers_are_described_field_by_field_and_are_what_the_document_says() -> None:
+    document = openapi(ROUTES)
+    schemas = document["components"]["schemas"]
+    assert schemas["BulkAnswer"]["properties"]["total"] == {"type": "integer", "description": "Runs that it takes."}
+    assert "total" in schemas["BulkAnswer"]["required"]
+    begun = document["paths"]["/api/namespaces"]["post"]["responses"]["2XX"]["content"]["application/json"]["schema"]
+    assert begun["anyOf"][0] == {"$ref": "#/components/schemas/NamespaceAnswer"}
+    async with serving() as api:
+        await api.register()
+        await api.start()
+        begun = (await api.control("POST", "/bulk", {"action": "pause", "ids": ["o-1"]})).json()
+        for path, asked in (
+            ("/api/namespaces", "/namespaces"),
+            ("/api/namespaces/{namespace}", "/namespaces/default"),
+            ("/api/workers", "/workers"),
+            ("/api/worker-sessions", "/worker-sessions"),
+            ("/api/saved-views", "/saved-views"),
+            ("/api/saved-views/{view_id}", "/saved-views/system:running"),
+            ("/api/bulk", "/bulk"),
+            ("/api/bulk/{bulk_id}", f"/bulk/{begun['bulk_id']}"),
+            ("/api/session", "/session"),
+        ):
+            answer = await api.control("GET", asked)
+            assert answer.status_code == 200, answer.text
+            said = document["paths"][path]["get"]["responses"]["2XX"]["content"]["application/json"]["schema"]
+            assert "$ref" in said, f"{path} says no shape"
+            Draft202012Validator({**said, "components": document["components"]}).validate(answer.json())

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from backstay.engine import rehearsal as rehearsals
-from backstay.server.rehearsal import has_dry_run
-from backstay.server.router import Route
+from backstay.engine.requests import rehearsal as rehearsals
+from backstay.server.http.router import Route
+from backstay.server.operators.rehearsal import has_dry_run
 from backstay.server.routes import ROUTES
 
 from ..store.seam import connection_of
@@ -108,9 +108,9 @@ def registries(api: Api) -> list[Any]:
     server = api.server
     return [
         server.namespaces.all(),
-        server.tokens.all(),
-        server.attributes.all(),
-        server.saved_views.all(),
+        server.access.tokens.all(),
+        server.control.attributes.all(),
+        server.control.saved_views.all(),
         server.workers.everybody(),
         server.rollouts.on("default", "q"),
         len(server.engine.cache),

@@ -202,6 +202,55 @@ async def test_a_deleted_task_is_told_everywhere_and_comes_back(state: str) -> N
         await ended(api)
 
 
+UNREADABLE = ("x'00'", """cast(json_set(cast(body as text), '$.state', 'completed') as blob)""")
+
+
+@pytest.mark.contract("REPAIR-01", "REPAIR-21", "ACT-22", "REPLAY-11")
+@pytest.mark.parametrize("body", UNREADABLE, ids=["no task at all", "a state that no task has"])
+@pytest.mark.parametrize("state", [*WITH_TASK, *LEASED])
+async def test_a_task_row_that_cannot_be_read_is_a_lost_one_and_no_damage_of_history(state: str, body: str) -> None:
+    async with serving() as api:
+        await STATES[state](api)
+        before, row = await detail(api), tables(api)["task"]
+        assert sql(api, f"update task set body = {body} where workflow = ?", mine(api)) == 1
+        told = await detail(api)
+        assert told["history_damage"] is None
+        running = state == "activity working"
+        assert told["liveness_state"] == ("activity_running_without_task" if running else "repair_needed")
+        for part in ("timeline", "commands", "signals", "updates"):
+            assert told[part] == before[part], part
+        for shown, was in zip(told["activities"], before["activities"], strict=True):
+            known = ("id", "status", "attempts", "attempt_count", "arguments", "history_authority", "diagnostic_only")
+            assert [shown[name] for name in known] == [was[name] for name in known]
+        outcome = (await repaired(api))["outcome"]
+        assert outcome == ("repair_not_needed" if running else "repair_dispatched")
+        assert [key[0] for key in tables(api)["task"]] == [key[0] for key in row]
+        if running:
+            await api.world.advance(400)  # its worker may report as long as its lease lasts
+            assert (await repaired(api))["outcome"] == "repair_dispatched"
+        await settled(api)
+        assert (await detail(api))["liveness_state"] not in ("repair_needed", "activity_running_without_task")
+        await ended(api)
+
+
+@pytest.mark.contract("REPAIR-18")
+@pytest.mark.parametrize("body", UNREADABLE, ids=["no task at all", "a state that no task has"])
+@pytest.mark.parametrize("state", ["ready", "activity ready", "signalled", "updating"])
+async def test_the_sweep_writes_a_ready_task_again_that_cannot_be_read(state: str, body: str) -> None:
+    async with serving() as api:
+        await STATES[state](api)
+        before = tables(api)["task"]
+        assert sql(api, f"update task set body = {body} where workflow = ?", mine(api)) == 1
+        api.server.engine.matching.lanes.forget(lambda key: True)
+        for _ in range(4):
+            await api.world.advance(6)
+            await settled(api)
+        assert [row[0] for row in tables(api)["task"]] == [row[0] for row in before]
+        assert (await detail(api))["liveness_state"] != "repair_needed"
+        await ended(api)
+        assert "RepairRequested" not in await api.types(), "nobody asked for it"
+
+
 @pytest.mark.parametrize("state", LEASED)
 async def test_a_deleted_lease_is_told_and_the_work_counts_all_the_same(state: str) -> None:
     async with serving() as api:
@@ -312,7 +361,7 @@ PROJECTIONS = (
 
 @pytest.mark.contract("PROJ-02", "PROJ-04", "PROJ-05", "PROJ-08", "LIVE-01")
 @pytest.mark.parametrize("state", STATES)
-async def test_deleted_views_are_made_again_by_whoever_reads_them(state: str) -> None:
+async def test_deleted_views_are_made_again_by_their_readers(state: str) -> None:
     async with serving() as api:
         await STATES[state](api)
         await settled(api)
@@ -328,7 +377,7 @@ async def test_deleted_views_are_made_again_by_whoever_reads_them(state: str) ->
 
 @pytest.mark.contract("PROJ-05", "PROJ-06")
 @pytest.mark.parametrize("state", STATES)
-async def test_a_falsified_summary_is_believed_by_nobody(state: str) -> None:
+async def test_a_falsified_summary_is_believed_by_no_reader(state: str) -> None:
     async with serving() as api:
         await STATES[state](api)
         await settled(api)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from backstay.server.findings import CHECKS
-from backstay.store import Unavailable
+from backstay.engine.reading import run_search
+from backstay.server.operators.findings import CHECKS
+from backstay.store.errors import Unavailable
 
 from . import test_why as states
 from .kit import Api, serving, settle, sql
@@ -98,6 +99,14 @@ TABLE: list[tuple[Bring, str, str | None, str, int, dict[str, Any]]] = [
     (states.no_worker_of_type, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
     (states.no_worker_of_activity_type, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
     (states.no_worker_of_build, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
+    (
+        states.no_worker_of_activity_connection,
+        "warning",
+        "waiting_for_compatible_worker",
+        "worker_compatibility",
+        1,
+        {},
+    ),
     (lease_ended, "warning", "stale_leases", "task_transport", 1, {}),
     (states.task_failed, "warning", "claim_failed", "task_transport", 1, {}),
     (states.blocked, "warning", "runs_blocked", "task_transport", 1, {}),
@@ -169,6 +178,7 @@ async def test_every_trouble_is_found(
         (states.no_worker_of_type, {}),
         (states.no_worker_of_activity_type, {"supported_activity_types": ["ship"]}),
         (states.no_worker_of_build, {"build_id": "build-1"}),
+        (states.no_worker_of_activity_connection, {"connection": "eu"}),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
@@ -329,3 +339,38 @@ async def test_health_of_a_probe_reads_no_history_and_scans_nothing(monkeypatch:
         for name in ("load", "history", "mismatched", "event_types", "history_sizes", "count_by_status", "leased"):
             monkeypatch.setattr(store, name, forbidden)
         assert (await health(api, metrics=0))["status"] == "warning"
+
+
+@pytest.mark.contract("MATCH-02")
+@pytest.mark.parametrize("many", [False, True], ids=["few runs", "many runs"])
+async def test_only_the_tasks_of_a_connection_that_no_worker_serves_are_a_gap(
+    monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    async with serving(**PATIENT) as api:
+        if many:
+            monkeypatch.setattr(run_search, "SMALL", 1)
+        await api.register()
+        for id, connection in (("far", {"connection": "eu"}), ("near", {"connection": "us"}), ("none", {})):
+            await api.start(id)
+            await api.complete(await api.poll(), states.CHARGE | connection)
+        await api.control("DELETE", "/workers/worker-1")
+        await api.register("american", connection="us")
+        await api.world.advance(1)
+        (missing,) = [one for one in (await health(api))["findings"] if one["code"] == "waiting_for_compatible_worker"][
+            :1
+        ]
+        gaps = (await health(api))["operator_metrics"]["compatibility"]["gaps"]
+        assert missing["missing"] == "connection"
+        assert sorted((gap["connection"] or "", gap["ready_count"]) for gap in gaps) == [("", 1), ("eu", 1)]
+        for query in ("attention=no_worker", "liveness_state=activity_task_waiting_for_compatible_worker"):
+            flows = (await api.control("GET", f"/flows/running?{query}")).json()["flows"]
+            assert sorted(flow["instance_id"] for flow in flows) == ["far", "none"]
+            assert (await api.control("GET", f"/flows/running/count?{query}")).json()["count"] == 2
+        near = (await api.control("GET", "/workflows/near/detail")).json()
+        assert near["liveness_state"] == "activity_task_ready"
+        told = (await api.control("GET", "/workflows/far/why")).json()["sentence"]
+        assert "none of them takes activity charge with connection 'eu' (live: us)" in told
+        overview = (await api.control("GET", "/overview")).json()
+        sentences = [one["sentence"] for one in overview["attention"] if one["cause"] == "no_worker"]
+        assert any("takes connection 'eu': 1 task waits for activity charge" in one for one in sentences)
+        assert len(sentences) == 2

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from backstay.server.documents import openapi
-from backstay.server.router import Route
+from backstay.server.http.documents import openapi
+from backstay.server.http.router import Route
 from backstay.server.routes import ROUTES
 
 from .kit import ME, TOKEN, Api, blob, serving

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .kit import TOKEN, Api, blob, serving, until
+from .kit import TOKEN, Api, blob, detail, serving, until
 
 AUTH = {"Authorization": f"Bearer {TOKEN}"}
 WAIT = {"type": "open_condition_wait", "condition_key": "paid"}
@@ -51,6 +51,62 @@ async def test_the_same_commands_as_webhooks() -> None:
         signal = next(c for c in export["commands"] if c["command_type"] == "signal")
         assert signal["context"]["request"]["route"] == "/webhooks/instances/h/signals/pay"
         assert signal["source"] == "webhook"
+
+
+@pytest.mark.contract("HOOK-02", "HOOK-04")
+async def test_every_command_to_an_instance_as_a_webhook_does_what_it_says() -> None:
+    """Each reaches the current run, records its command, and leaves its events in that run."""
+    async with serving() as api:
+        await api.register()
+        await hook(api, "start/order", {"workflow_id": "h", "task_queue": "q"})
+        await api.complete(await api.poll(), {"type": "continue_as_new"})
+        run = (await api.describe("h"))["run_id"]
+        await api.complete(await api.poll(), WAIT)
+        for verb, body, status, outcome, event in (
+            ("updates/rename", {"wait_for": "accepted"}, 202, "update_accepted", "UpdateAccepted"),
+            ("signals/pay", {"input": [5]}, 202, "signal_received", "SignalReceived"),
+            ("repair", {}, 200, "repair_not_needed", "RepairRequested"),
+            ("archive", {}, 409, "rejected_run_not_closed", None),
+            ("cancel", {"reason": "r"}, 200, "cancelled", "WorkflowCancelled"),
+            ("archive", {}, 200, "archived", "WorkflowArchived"),
+            ("terminate", {}, 409, "rejected_not_active", None),
+        ):
+            answer = await hook(api, f"instances/h/{verb}", body)
+            said = answer.json()
+            assert (answer.status_code, said["outcome"]) == (status, outcome), (verb, said)
+            assert (said["run_id"], said["target_scope"], said["command_source"]) == (run, "instance", "webhook")
+            types = await api.types("h")
+            assert event is None or event in types, verb
+            recorded = (await detail(api, "h"))["commands"][-1]
+            assert (recorded["id"], recorded["source"]) == (said["command_id"], "webhook")
+            assert recorded["status"] == ("rejected" if status == 409 else "accepted")
+        assert (await api.describe("h"))["status"] == "cancelled"
+        await hook(api, "start/order", {"workflow_id": "t", "task_queue": "q"})
+        assert (await hook(api, "instances/t/terminate")).json()["outcome"] == "terminated"
+        assert "WorkflowTerminated" in await api.types("t")
+        for verb in ("signals/pay", "updates/rename", "repair", "cancel", "terminate", "archive"):
+            assert (await hook(api, f"instances/nobody/{verb}")).status_code == 404, verb
+
+
+@pytest.mark.contract("HOOK-01", "HOOK-04", "START-10")
+async def test_a_webhook_says_of_both_commands_that_it_was_a_webhook() -> None:
+    async with serving() as api:
+        await api.register()
+        body = {"workflow_id": "b", "task_queue": "q", "signal_input": [1]}
+        said = (await hook(api, "start/order/signals/pay", body)).json()
+        assert said["command_source"] == "webhook"
+        commands = (await detail(api, "b"))["commands"]
+        assert {command["source"] for command in commands} == {"webhook"}
+        assert [command["command_type"] for command in commands] == ["start", "signal"]
+        (intake,) = {tuple(sorted(command["context"]["intake"].items())) for command in commands}
+        await api.control("POST", "/workflows/c/signal-with-start/pay", body | {"workflow_type": "order"})
+        pair = [command["context"]["intake"] for command in (await detail(api, "c"))["commands"]]
+        assert pair[0] == pair[1]
+        assert pair[0].keys() == dict(intake).keys(), "the same linked pair as of the call"
+        assert pair[0]["mode"] == dict(intake)["mode"] == "signal_with_start"
+        assert pair[0]["group_id"] != dict(intake)["group_id"]
+        over_api = await api.control("POST", "/workflows/b/signal/pay", {})
+        assert over_api.json()["command_source"] == "http"
 
 
 @pytest.mark.contract("HOOK-03", "HOOK-04")
@@ -130,6 +186,37 @@ async def test_operators_see_backlog_stale_leases_and_missing_workers() -> None:
         assert (metrics["workers"]["active"], metrics["compatibility"]["gaps"]) == (1, [])
 
 
+@pytest.mark.contract("MATCH-15", "MATCH-14", "FLEET-06")
+async def test_slow_matching_is_told_from_a_missing_worker_by_age_gaps_and_wake() -> None:
+    """The same task, ready for as long: without a worker that could take it, and with one that does not."""
+    async with serving(v2_matching_role_queue_wake=False, wake_signal_ttl_seconds=30) as api:
+        await api.start()
+        ages: list[int] = []
+        for _ in range(2):
+            await api.world.advance(10)
+            metrics = await _operator_metrics(api)
+            ages.append(metrics["backlog"]["oldest_ready_age_ms"])
+            assert [gap["task_queue"] for gap in metrics["compatibility"]["gaps"]] == ["q"], "a compatibility gap"
+        assert [age // 1000 for age in ages] == [10, 20], "the age grows with the clock"
+        await api.register()
+        await api.world.advance(10)
+        metrics = await _operator_metrics(api)
+        assert (metrics["backlog"]["oldest_ready_age_ms"] // 1000, metrics["compatibility"]["gaps"]) == (30, [])
+        # The wake state: who swept last, and until when that counts.
+        await api.control("POST", "/system/repair/pass", {"sweep_owner": "matcher-1"})
+        marker = (await _operator_metrics(api))["matching_role"]["wake_marker"]
+        assert marker["owner"] == "matcher-1"
+        await api.world.advance(31)
+        assert (await _operator_metrics(api))["matching_role"]["wake_marker"] != marker
+        await api.poll()
+        backlog = (await _operator_metrics(api))["backlog"]
+        assert (backlog["oldest_ready_age_ms"], backlog["runnable_tasks"]) == (0, 0)
+
+
+async def _operator_metrics(api: Api) -> dict[str, Any]:
+    return (await api.control("GET", "/system/operator-metrics")).json()["operator_metrics"]
+
+
 async def test_a_reader_who_follows_a_run_is_told_when_something_happens() -> None:
     async with serving() as api:
         await api.register()
@@ -141,7 +228,7 @@ async def test_a_reader_who_follows_a_run_is_told_when_something_happens() -> No
         from backstay.protocol.tasks import page_token
 
         following = asyncio.create_task(api.control("GET", f"{path}&next_page_token={page_token(2)}"))
-        await until(lambda: api.server.parked == 1)
+        await until(lambda: len(api.server.parked) == 1)
         await api.complete(task, {"type": "complete_workflow"})
         # The commit tells; nobody looks at the database meanwhile, and the clock stands still.
         assert [e["event_type"] for e in (await following).json()["events"]] == ["WorkflowCompleted"]

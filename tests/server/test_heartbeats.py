@@ -11,7 +11,7 @@ import pytest
 
 from backstay import AsyncWorker, workflow
 from backstay.kernel.values import SECOND
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
 from ..remote.kit import TOKEN as HOUSE_TOKEN
 from ..remote.kit import House

@@ -12,7 +12,7 @@ import pytest
 
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import worker as wire
-from backstay.server.http_protocol import HEADS, HttpProtocol, KnownHead
+from backstay.server.http.protocol import HEADS, HttpProtocol, KnownHead
 
 from .kit import TOKEN, Api, serving, until
 
@@ -69,9 +69,9 @@ def known(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     receive = HttpProtocol._receive_known
 
-    def receive_known(self: HttpProtocol, head: KnownHead, body: bytes) -> None:
+    def receive_known(self: HttpProtocol, head: KnownHead, body: bytes, proof: bytes | None) -> None:
         found.append(head.route.path)
-        receive(self, head, body)
+        receive(self, head, body, proof)
 
     monkeypatch.setattr(HttpProtocol, "_receive_known", receive_known)
     return found
@@ -192,7 +192,7 @@ async def test_requests_before_the_reply_are_answered_in_order() -> None:
     async with serving() as api, line(api) as ours:
         await api.start("a")
         ours.send(call("await-result", workflow_id="a"))
-        await until(lambda: api.server.parked == 1)
+        await until(lambda: len(api.server.parked) == 1)
         ours.send(call("describe-workflow", workflow_id="nobody") + call("describe-workflow", workflow_id="a"))
         await api.control("POST", "/workflows/a/cancel", {})
         assert msgspec.json.decode((await ours.reply())[2])["status"] == "cancelled"
@@ -383,8 +383,8 @@ async def test_a_client_that_hangs_up_is_not_waited_for(parsed: bool) -> None:
         await api.start("a")
         async with line(api) as ours:
             ours.send(call("await-result", workflow_id="a", parsed=parsed))
-            await until(lambda: api.server.parked == 1)
-        await until(lambda: api.server.parked == 0)
+            await until(lambda: len(api.server.parked) == 1)
+        await until(lambda: len(api.server.parked) == 0)
         assert not api.server.waiting
 
 
@@ -394,8 +394,8 @@ async def test_a_client_that_hangs_up_in_the_middle_of_a_stream_is_not_waited_fo
         async with line(api) as ours:
             ours.send(request(calls.MANY, b'{"calls":[["await-result",{"workflow_id":"a"}],["list-workflows",{}]]}'))
             await ours.reader.readuntil(b"]]\n")
-            assert api.server.parked == 1
-        await until(lambda: api.server.parked == 0)
+            assert len(api.server.parked) == 1
+        await until(lambda: len(api.server.parked) == 0)
         assert not api.server.waiting
 
 
@@ -431,8 +431,8 @@ async def test_a_worker_that_hangs_up_is_not_parked_any_more(parsed: bool) -> No
         async with line(api) as ours:
             station = await opened(ours)
             ours.send(exchange(api, station, 20, parsed=parsed))
-            await until(lambda: api.server.parked == 1)
-        await until(lambda: api.server.parked == 0)
+            await until(lambda: len(api.server.parked) == 1)
+        await until(lambda: len(api.server.parked) == 0)
 
 
 @pytest.mark.parametrize("parsed", [False, True])
@@ -440,7 +440,7 @@ async def test_a_parked_exchange_is_answered_when_its_time_is_over(parsed: bool)
     async with serving() as api, line(api) as ours:
         reply = await ours.ask(exchange(api, await opened(ours), 0.01, parsed=parsed))
         assert (reply[0], wire.decode_exchanged(reply[2])) == (200, wire.Exchanged())
-        assert api.server.parked == 0
+        assert len(api.server.parked) == 0
 
 
 @pytest.mark.parametrize("parsed", [False, True])
@@ -457,7 +457,7 @@ async def test_a_server_that_stops_answers_what_is_parked_and_closes() -> None:
         reader, writer = await asyncio.open_connection(url.host, url.port)
         ours = Line(reader, writer)
         ours.send(exchange(api, await opened(ours), 20))
-        await until(lambda: api.server.parked == 1)
+        await until(lambda: len(api.server.parked) == 1)
     _, _, body = await ours.reply()
     assert wire.decode_exchanged(body).leaving
     assert await reader.read() == b""

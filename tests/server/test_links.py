@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from msgspec import structs
 
-from backstay.engine.peers import Peers
+from backstay.engine.cluster.peers import Peers
 from backstay.kernel.features.child.messages import SignalFromParent, StartFromParent
 from backstay.kernel.features.start import Parent
 from backstay.kernel.features.stream import StreamItem
@@ -23,10 +25,11 @@ from backstay.link import nodes as link
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.protocol import streams
-from backstay.protocol.native import nodes
-from backstay.protocol.native.node_proofs import proof_for
+from backstay.protocol.native import node_proofs, nodes
+from backstay.protocol.native.node_proofs import NodeProof
 from backstay.protocol.native.nodes import Owner
-from backstay.server.links import advertised
+from backstay.server.cluster.links import advertised
+from backstay.server.http.protocol import HttpProtocol, KnownHead
 
 from ..remote.lossy import Lossy
 from .kit import Api, blob, serving, until
@@ -65,13 +68,32 @@ def owned_by(api: Api, *, term: int = 1, address: str | None = None) -> Owner:
 
 
 @asynccontextmanager
-async def two(store: str) -> AsyncIterator[Two]:
-    async with serving(store=store, still=False) as there, serving(store=store, still=False, weight=0) as front:
+async def two(store: str, **settings: Any) -> AsyncIterator[Two]:
+    async with (
+        serving(store=store, still=False, **settings) as there,
+        serving(store=store, still=False, weight=0, **settings) as front,
+    ):
         owner = owned_by(there)
         peers_of(front).owner_of = lambda partition: owner
         peers_of(there).owner_of = lambda partition: None
         await there.register()
         yield Two(front, there)
+
+
+async def proof_of(both: Two, path: str, body: bytes) -> dict[str, str]:
+    """The headers of a request from `front` to `there`."""
+    to = both.there.server.node_id()
+    assert to is not None
+    proof = await both.front.server.node_proofs.make(to, "POST", path, body)
+    return {node_proofs.HEADER: proof, nodes.TO_HEADER: str(to), nodes.HEADER: str(nodes.SPEAKS[1])}
+
+
+async def as_node(both: Two, verb: str, body: Any, **headers: str) -> httpx.Response:
+    """The answer of `there` to a request that `front` has made and proven."""
+    path, sent = nodes.PATH + verb, nodes.encode(body)
+    await until(lambda: both.there.server.node_proofs.knows(both.front.server.node_id() or 0))
+    proven = await proof_of(both, path, sent) | {name.replace("_", "-"): value for name, value in headers.items()}
+    return await both.there.http.post(path, content=sent, headers=proven)
 
 
 def keep_links(api: Api) -> None:
@@ -350,13 +372,13 @@ async def test_another_node_at_the_address_of_one_is_not_taken_for_it(
         for id in ("o-1", "o-2", "o-3"):
             await both.front.start(id)
         assert both.counts == {"failed": 3, "here": 3}
-        assert "this is node 17, and not 16" in caplog.text
+        assert "this is node 17, not 16" in caplog.text
 
 
 # -- links that lead nowhere
 
 
-async def test_an_address_that_nobody_can_reach_is_warned_of_and_not_used(
+async def test_an_address_out_of_reach_is_warned_of_and_not_used(
     postgresql_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with two(postgresql_url) as both:
@@ -418,12 +440,9 @@ async def test_requests_that_a_node_does_not_take_do_not_stop_the_others(
 
 async def test_a_fetch_does_not_wait(postgresql_url: str) -> None:
     async with two(postgresql_url) as both:
-        id = str(both.there.server.node_id())
-        proof = proof_for(id, await both.there.server.node_secrets.ours())
-        headers = {nodes.SECRET_HEADER: proof, nodes.TO_HEADER: id, nodes.HEADER: "1"}
         for seconds in (30, 1e308):
             body = {"worker_id": "w", "queue": "q", "wait_seconds": seconds}
-            fetched = await both.there.http.post(f"{nodes.PATH}fetch-workflow-task", json=body, headers=headers)
+            fetched = await as_node(both, "fetch-workflow-task", body)
             assert (fetched.status_code, fetched.json()) == (200, None)
 
 
@@ -436,29 +455,171 @@ async def test_who_does_not_know_the_secret_is_no_node(postgresql_url: str, capl
         secret = await server.node_secrets.ours()
         assert secret == await both.front.server.node_secrets.ours(), "one database, one secret"
         body = {"workflow_id": "o-1", "signal_name": "paid"}
-
-        async def sent(path: str, **headers: str) -> httpx.Response:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            named[nodes.TO_HEADER] = str(server.node_id())
-            return await both.there.http.post(path, json=body, headers=named)
-
-        proof, other = proof_for(str(server.node_id()), secret), proof_for("7", secret)
+        right = await as_node(both, "signal-workflow", body)
+        assert (right.status_code, right.json()["reason"]) == (409, "workflow_not_found")
         for path in (f"{nodes.PATH}signal-workflow", nodes.MANY):
             assert (await both.there.http.post(path, json=body)).status_code == 401
-            for headers in ({}, {"Authorization": "Bearer secret"}):
-                refused = await sent(path, **headers)
-                assert (refused.status_code, refused.json()["reason"]) == (401, "not_a_node")
-            for wrong in ("wrong", secret, proof[:-1], other):
-                refused = await sent(path, X_Backstay_Secret=wrong)
-                assert (refused.status_code, refused.json()["reason"]) == (401, "not_a_node")
-        old = await sent(f"{nodes.PATH}signal-workflow", X_Backstay_Secret=proof, X_Backstay_Link="0")
+        for wrong in (secret, "", "1.2.3.4.5", "1.2.3.4." + "a" * 64 + "." + "b" * 64, "x" * 9000):
+            refused = await as_node(both, "signal-workflow", body, X_Backstay_Proof=wrong)
+            assert (refused.status_code, refused.json()["reason"]) == (401, "not_a_node"), wrong
+        refused = await as_node(both, "signal-workflow", body, X_Backstay_Proof="", Authorization="Bearer secret")
+        assert (refused.status_code, refused.json()["reason"]) == (401, "not_a_node")
+        old = await as_node(both, "signal-workflow", body, X_Backstay_Link="1")
         assert (old.status_code, old.json()["reason"]) == (400, "unsupported_link_version")
-        to_another = {nodes.SECRET_HEADER: other, nodes.TO_HEADER: "7", nodes.HEADER: "1"}
-        refused = await both.there.http.post(f"{nodes.PATH}signal-workflow", json=body, headers=to_another)
-        assert (refused.status_code, refused.json()["reason"]) == (421, "other_node"), "a proof is for one node"
-        right = await sent(f"{nodes.PATH}signal-workflow", X_Backstay_Secret=proof, X_Backstay_Link="1")
-        assert (right.status_code, right.json()["reason"]) == (409, "workflow_not_found")
         assert secret not in caplog.text
+
+
+async def test_a_proof_is_for_one_request_to_one_node(postgresql_url: str) -> None:
+    """Method, path, body, receiver, time and caller are all in it: nothing can be changed, and nothing is done twice."""
+    async with two(postgresql_url) as both:
+        await both.front.start("o-1")
+        there, front = both.there.server, both.front.server
+        secret, to, me = await there.node_secrets.ours(), str(there.node_id()), front.node_id() or 0
+        path, other = f"{nodes.PATH}signal-workflow", f"{nodes.PATH}terminate-workflow"
+        body = nodes.encode({"workflow_id": "o-1", "signal_name": "paid", "request_id": "r-1"})
+        now, digest = there.engine.world.now(), node_proofs.digest_of(body)
+
+        async def sent(
+            proof: NodeProof,
+            *,
+            to: str = to,
+            by: str = secret,
+            method: str = "POST",
+            at: str = path,
+            content: bytes = body,
+        ) -> tuple[int, str | None]:
+            text = node_proofs.written(proof, by, to, method, path)
+            headers = {node_proofs.HEADER: text, nodes.TO_HEADER: to, nodes.HEADER: "2"}
+            answer = await both.there.http.post(at, content=content, headers=headers)
+            return answer.status_code, answer.json().get("reason")
+
+        right = NodeProof(me, 2**61, 1, now, digest)
+        assert await sent(right, method="GET") == (401, "not_a_node")
+        assert await sent(right, at=other) == (401, "not_a_node")
+        assert await sent(right, at=f"{path}?x=1") == (401, "not_a_node")
+        assert await sent(right, by="another secret") == (401, "not_a_node")
+        assert await sent(right._replace(at=now - node_proofs.WINDOW - 10**6)) == (401, "proof_expired")
+        assert await sent(right._replace(at=now + node_proofs.WINDOW + 10**7)) == (401, "proof_expired")
+        assert await sent(right, to="7") == (421, "other_node"), "a proof is for one node"
+        assert await sent(right._replace(caller=7)) == (401, "unknown_node"), "and of one that lives"
+        assert (await both.front.types("o-1")).count("SignalReceived") == 0
+        assert await sent(right) == (200, None)
+        assert await sent(right) == (401, "proof_used")
+        assert await sent(right._replace(number=2), content=body + b" ") == (401, "not_a_node")
+        assert await sent(right._replace(number=2)) == (401, "proof_used"), "it was used up"
+        assert await sent(right._replace(series=2**61 - 1, number=9)) == (401, "proof_used"), "of an earlier series"
+        assert (await both.front.types("o-1")).count("SignalReceived") == 1
+
+
+async def test_headers_that_were_seen_between_nodes_open_nothing(
+    postgresql_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A stranger who sees everything that nodes send sends it again, as it was and with other bodies."""
+    async with two(postgresql_url) as both, Seen(url_of(both.there)) as net:
+        owner = owned_by(both.there, address=net.url)
+        both.peers.owner_of = lambda partition: owner
+        await both.front.start("o-1")
+        for number in range(3):
+            await both.front.control("POST", "/workflows/o-1/signal/paid", {"input": [number]})
+        assert both.counts == {"forwarded": 4}
+        assert len(net.requests) == 4
+        for request in net.requests:
+            head, _, body = request.partition(b"\r\n\r\n")
+            for path in (b"signal-workflow", b"terminate-workflow"):
+                changed = re.sub(rb"/call/[a-z-]+", b"/call/" + path, head) + b"\r\n\r\n" + body
+                assert b" 401 " in await net.said_to(changed)
+            assert b" 401 " in await net.said_to(request)
+        assert (await both.front.describe())["status"] != "terminated"
+        assert (await both.front.types("o-1")).count("SignalReceived") == 3
+        assert "was received before" in caplog.text
+        await both.front.control("POST", "/workflows/o-1/signal/paid", {"input": [4]})
+        assert (await both.front.types("o-1")).count("SignalReceived") == 4, "the nodes go on"
+
+
+async def test_the_head_of_a_call_between_nodes_is_parsed_once(
+    postgresql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its proof is another one each time, and is checked each time."""
+    known: list[bytes | None] = []
+    receive = HttpProtocol._receive_known
+
+    def receive_known(self: HttpProtocol, head: KnownHead, body: bytes, proof: bytes | None) -> None:
+        known.append(proof)
+        receive(self, head, body, proof)
+
+    monkeypatch.setattr(HttpProtocol, "_receive_known", receive_known)
+    async with two(postgresql_url) as both:
+        await both.front.start("o-1")
+        for number in range(4):
+            await both.front.control("POST", "/workflows/o-1/signal/paid", {"input": [number]})
+        assert (len(known), len(set(known)), None in known) == (3, 3, False)
+        assert both.counts == {"forwarded": 5}
+
+
+class Seen:
+    """A wire between two nodes, which keeps the requests that go through it."""
+
+    def __init__(self, url: str) -> None:
+        self._there = httpx.URL(url)
+        self.requests: list[bytes] = []
+
+    async def __aenter__(self) -> Seen:
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            reads, writes = await asyncio.open_connection(self._there.host, self._there.port)
+            while data := await reader.read(1 << 20):
+                if b"/call/" in data:
+                    self.requests.append(data)
+                writes.write(data)
+                writer.write(await reads.read(1 << 20))
+            writes.close()
+        writer.close()
+
+    async def said_to(self, request: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(self._there.host, self._there.port)
+        writer.write(request)
+        said = await reader.read(1 << 20)
+        writer.close()
+        return said
+
+
+async def test_a_node_that_has_just_begun_is_looked_for(postgresql_url: str) -> None:
+    async with two(postgresql_url) as both:
+        shards = both.there.server.node.shards
+        me = both.front.server.node_id() or 0
+        await until(lambda: me in shards.nodes)
+        shards.stop()  # it does not look by itself
+        del shards.nodes[me]
+        await both.front.start("o-1")
+        assert both.counts == {"forwarded": 1}
+        assert me in shards.nodes
+
+
+async def test_a_node_of_an_earlier_release_is_told_so_and_named(
+    postgresql_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with two(postgresql_url) as both:
+        headers = {
+            nodes.OLD_SECRET_HEADER: "a" * 64,
+            nodes.HEADER: "1",
+            nodes.TO_HEADER: str(both.there.server.node_id()),
+        }
+        for _ in range(2):
+            refused = await both.there.http.post(f"{nodes.PATH}signal-workflow", json={}, headers=headers)
+            assert (refused.status_code, refused.json()["reason"]) == (401, "not_a_node")
+            assert "same release" in refused.json()["message"]
+        assert len([one for one in caplog.messages if "the node at 127.0.0.1 runs an earlier release" in one]) == 1
+        front = both.front.server
+        front.node.facts = structs.replace(front.node.facts, speaks=(1, 1), version="0.9", name="old-box:1")
+        await until(lambda: "old-box:1" in caplog.text)
+        assert "run the same release" in caplog.text.lower()
 
 
 async def test_a_node_with_a_wrong_secret_does_without_links(postgresql_url: str) -> None:

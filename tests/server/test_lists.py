@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from backstay.engine import run_search
+from backstay.engine.reading import run_search
 from backstay.protocol import requests as ask
 from backstay.server.published.control import saved_views
 
@@ -423,7 +423,7 @@ async def test_a_page_token_belongs_to_its_list() -> None:
         assert [found["workflow_id"] for found in rest.json()["workflows"]] == ["o-1", "o-0"]
 
 
-async def test_lists_are_right_about_rows_that_somebody_changed() -> None:
+async def test_lists_are_right_about_rows_that_were_changed_by_hand() -> None:
     async with serving() as api:
         await furnished(api)
         await api.world.advance(1)

@@ -13,9 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from backstay.server import feed as feeding
-from backstay.server.feed import LiveStream
-from backstay.server.feed_topics import FeedTopic, TopicName
+from backstay.server.operators import feed as feeding
+from backstay.server.operators import feed_streams
+from backstay.server.operators.feed_streams import LiveStream
+from backstay.server.operators.feed_topics import FeedTopic, TopicName
 
 from .kit import TOKEN, Api, serving, until
 
@@ -145,6 +146,26 @@ async def test_a_stream_has_several_topics_and_each_says_what_it_is_about() -> N
             assert set(seen) == {"runs", "queues", "overview", "system"}
 
 
+async def test_a_bound_token_hears_of_the_system_what_moves_in_its_namespace() -> None:
+    async with serving() as api:
+        await api.control("POST", "/namespaces", {"name": "team"})
+        token = (await api.control("POST", "/tokens", {"role": "viewer", "namespace": "team"})).json()["token"]
+        theirs = {"X-Namespace": "team", "Authorization": f"Bearer {token}"}
+        async with listening(api, "system") as reader, listening(api, "system", headers=theirs) as bound:
+            await opened(reader)
+            await opened(bound)
+            topic = api.server.control.feed.topic(TopicName("system", "team"))
+            assert topic is not None
+            await api.start("o-1")
+            await reader.moved("system")
+            assert not topic.frames
+            body = {"workflow_type": "order", "workflow_id": "x-1"}
+            await api.control("POST", "/workflows", body, headers={"X-Namespace": "team"})
+            assert (await bound.moved("system"))["topic"] == "system"
+        refused = await api.control("GET", "/nodes", token=token, headers={"X-Namespace": "team"})
+        assert (refused.status_code, refused.json()["reason"]) == (403, "forbidden")
+
+
 async def test_another_namespace_is_not_heard_of() -> None:
     async with serving() as api:
         await api.control("POST", "/namespaces", {"name": "other"})
@@ -165,10 +186,10 @@ async def test_a_stream_that_comes_back_gets_what_it_missed() -> None:
             await api.start("o-1")
             await reader.moved("runs")
             last = reader.last_id
-        await until(lambda: len(api.server.feed) == 0)
+        await until(lambda: len(api.server.control.feed) == 0)
         await api.start("o-2")
         await api.start("o-3")
-        topic = api.server.feed.topic(TopicName("runs", "default"))
+        topic = api.server.control.feed.topic(TopicName("runs", "default"))
         assert topic is not None
         await until(lambda: sum(counts.get("started") or 0 for _, counts in topic.frames) == 3)
         again: dict[str, Any]
@@ -229,9 +250,9 @@ async def test_a_slow_reader_is_told_to_reload_and_nothing_is_kept_for_it(monkey
             await loop.sock_connect(slow, ("127.0.0.1", port))
             request = f"GET /api/live?topic=runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
             await loop.sock_sendall(slow, request.encode())
-            await until(lambda: len(api.server.feed) == 1)
+            await until(lambda: len(api.server.control.feed) == 1)
             (stream,) = streams(api)
-            topic = api.server.feed.topic(TopicName("runs", "default"))
+            topic = api.server.control.feed.topic(TopicName("runs", "default"))
             assert topic is not None
             padding = {"padding": "x" * 60_000}
             while not stream.is_slow:  # frames as large as the socket's buffer is small
@@ -264,24 +285,24 @@ async def test_a_drain_does_not_wait_for_a_reader_that_does_not_read(monkeypatch
             await loop.sock_connect(slow, ("127.0.0.1", port))
             request = f"GET /api/live?topic=runs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
             await loop.sock_sendall(slow, request.encode())
-            await until(lambda: len(api.server.feed) == 1)
+            await until(lambda: len(api.server.control.feed) == 1)
             (stream,) = streams(api)
-            topic = api.server.feed.topic(TopicName("runs", "default"))
+            topic = api.server.control.feed.topic(TopicName("runs", "default"))
             assert topic is not None
             while not stream.is_slow:
                 topic.position = {"padding": "x" * 60_000}
                 publish(api, topic)
                 await asyncio.sleep(0)
             api.server.drain()
-            await until(lambda: len(api.server.feed) == 0)
+            await until(lambda: len(api.server.control.feed) == 0)
 
 
 def publish(api: Api, topic: FeedTopic) -> None:
-    api.server.feed.publish(topic)
+    api.server.control.feed.publish(topic)
 
 
 def streams(api: Api) -> list[LiveStream]:
-    return list(api.server.feed.streams)
+    return list(api.server.control.feed.streams)
 
 
 async def test_streams_are_limited_in_number_and_per_address() -> None:
@@ -293,7 +314,7 @@ async def test_streams_are_limited_in_number_and_per_address() -> None:
                 answer = third.response
                 assert (answer.status_code, answer.json()["reason"]) == (429, "too_many_live_streams_from_address")
                 assert answer.headers["retry-after"]
-        await until(lambda: len(api.server.feed) == 0)
+        await until(lambda: len(api.server.control.feed) == 0)
         async with listening(api, "runs") as again:
             await opened(again)
     async with serving(max_live_streams=1) as api, listening(api, "runs") as one:
@@ -359,7 +380,7 @@ async def test_a_stream_of_a_browser_ends_when_it_signs_out() -> None:
 
 
 async def test_a_quiet_stream_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "HEARTBEAT", 0.1)
+    monkeypatch.setattr(feed_streams, "HEARTBEAT", 0.1)
     async with serving() as api, listening(api, "runs") as reader:
         await opened(reader)
         waiting = asyncio.ensure_future(reader.next())
@@ -388,11 +409,11 @@ async def test_a_commit_of_another_process_is_told_as_such(tmp_path: Path) -> No
             assert seen["system"]["engine"] == "standby"
 
 
-async def test_an_engine_that_nobody_listens_to_does_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_without_listeners_does_nothing_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeding, "LINGER", 0.0)
     async with serving() as api:
-        assert not api.server.feed.watching
+        assert not api.server.control.feed.watching
         async with listening(api, "runs") as reader:
             await opened(reader)
-            assert api.server.feed.watching
-        await until(lambda: not api.server.feed.watching)
+            assert api.server.control.feed.watching
+        await until(lambda: not api.server.control.feed.watching)

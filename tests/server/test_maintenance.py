@@ -84,6 +84,7 @@ async def test_a_run_goes_to_the_archive_before_it_is_removed(tmp_path: Path) ->
         assert (await swept(api))["pruned"] == 1
         (file,) = (tmp_path / "kept").iterdir()
         assert file.name == f"default-{run_id}.json"
+        assert file.stat().st_mode & 0o077 == 0, "for its owner only"
         assert verify_bundle(json.loads(file.read_bytes()))["status"] == "ok"
         await finished(api, "second")
         await api.world.advance(31 * DAY)
@@ -213,6 +214,26 @@ async def test_a_busy_queue_does_not_take_all_places_of_a_pass() -> None:
         done = (await api.control("POST", "/system/repair/pass", {})).json()
         assert (done["selected_missing_task_candidates"], done["repaired_missing_tasks"]) == (25, 25)
         assert (await api.poll("workflow", "far-1", "far"))["workflow_id"] == "far"
+
+
+@pytest.mark.contract("REPAIR-24", "METRIC-08")
+@pytest.mark.parametrize("other", [{"task_queue": "far"}, {"connection": "redis"}, {"build_id": "b2"}], ids=str)
+async def test_each_queue_connection_and_build_has_its_places_in_a_pass(other: dict[str, str]) -> None:
+    """Forty runs of one scope are older than the one of another scope, and there are 25 places."""
+    async with serving() as api:
+        await api.register(build_id="b1")
+        for number in range(40):
+            await api.start(f"near-{number}", build_id="b1")
+        await api.start("alone", **({"build_id": "b1"} | other))
+        sql(api, "delete from task")
+        api.server.engine.matching.lanes.forget(lambda key: True)
+        metrics = (await api.control("GET", "/system/operator-metrics")).json()["operator_metrics"]["repair"]
+        assert (metrics["missing_task_candidates"], metrics["selected_missing_task_candidates"]) == (41, 25)
+        selected = [(one["candidates"], one["selected_missing_task_candidates"]) for one in metrics["scopes"]]
+        assert selected == [(40, 24), (1, 1)]
+        assert len({(one["connection"], one["queue"], one["compatibility"]) for one in metrics["scopes"]}) == 2
+        await api.control("POST", "/system/repair/pass", {})
+        assert (await detail(api, "alone"))["liveness_state"] != "repair_needed"
 
 
 @pytest.mark.contract("REPAIR-25")

@@ -170,7 +170,7 @@ def test_our_own_code_is_not_disturbed_by_messages(tmp_path: Any) -> None:
     def message(app: Backstay, id: str) -> int:
         return app.call(tell.AppendMessage(workflow_id="b-1", stream_name="in", message_id=id)).position
 
-    with Backstay(tmp_path / "busy.db", [Busy], run_tasks=False) as app:
+    with Backstay(tmp_path / "busy.db", [Busy], client_only=True) as app:
         app.start(Busy, "b-1")
         assert message(app, "a") == 1
     with Backstay(tmp_path / "busy.db", [Busy, add]) as app:

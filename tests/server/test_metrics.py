@@ -173,7 +173,7 @@ async def test_the_command_line_tells_what_the_route_tells() -> None:
         refused = await told("--server", url, "--namespace", "nowhere")
         assert (refused.returncode, "nowhere" in refused.stderr) == (2, True)
         gone = await told("--server", "http://127.0.0.1:1")
-        assert (gone.returncode, "cannot be asked" in gone.stderr) == (2, True)
+        assert (gone.returncode, "cannot be reached" in gone.stderr) == (2, True)
 
 
 async def test_reading_the_metrics_does_not_move_the_sweep() -> None:

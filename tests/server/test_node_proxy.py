@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from backstay.link.http import PATHS
+from backstay.protocol.native import node_proofs
 from backstay.protocol.native import worker as wire
 
 from .kit import TOKEN, Api, serving, until
@@ -26,7 +27,7 @@ async def asked(api: Api, path: str, body: Any, to: str | None = None) -> httpx.
 @pytest.mark.parametrize("digits", ["9" * 20, "9" * 5000])
 async def test_a_node_with_more_digits_than_ids_have_is_no_node(postgresql_url: str, digits: str) -> None:
     async with two(postgresql_url) as both:
-        opened = await asked(both.front, wire.OPEN, OPENING, digits)
+        opened = await asked(both.front, wire.OPEN, OPENING | {"named_by": both.front.server.node_id()}, digits)
         assert opened.json()["node"] == both.front.server.node_id(), "it is taken for a request to this one"
         link = {"worker_id": "w", "station": f"{digits}.x"}
         exchanged = await asked(both.front, wire.EXCHANGE, link)
@@ -53,9 +54,38 @@ async def test_who_was_handed_on_once_is_told_so(postgresql_url: str) -> None:
         id = str(both.there.server.node_id())
         await until(lambda: url_of(both.there) in {one.address for one in both.front.server.node.shards.linked})
         headers = HEADERS | {wire.TO_HEADER: id, wire.VIA_HEADER: "7"}
-        refused = await both.front.http.post(wire.OPEN, json=OPENING, headers=headers)
+        body = wire.encode(OPENING)
+        proof = await both.front.server.node_proofs.make(int(id), "POST", wire.OPEN, body)
+        headers |= {node_proofs.HEADER: proof}
+        refused = await both.front.http.post(wire.OPEN, content=body, headers=headers)
         assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
-        assert "handed on once" in refused.json()["message"]
+        assert "forwarded only once" in refused.json()["message"]
+
+
+async def test_only_a_node_of_the_database_hands_requests_on(postgresql_url: str) -> None:
+    async with two(postgresql_url) as both:
+        there = both.there.server
+        id = there.node_id() or 0
+        for proof in ({}, {node_proofs.HEADER: "1.2.3.4." + "a" * 64 + "." + "b" * 64}):
+            headers = HEADERS | {wire.TO_HEADER: str(id), wire.VIA_HEADER: "7"} | proof
+            refused = await both.there.http.post(wire.OPEN, json=OPENING, headers=headers)
+            assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
+        assert there.workers.get("default", "w") is None
+
+
+async def test_a_worker_says_which_node_has_told_it_of_another(postgresql_url: str) -> None:
+    """Else it may have been a node of a copy of the database, whose rows name the nodes of the original."""
+    async with two(postgresql_url) as both:
+        there, front = both.there.server, both.front.server
+        id = str(there.node_id())
+        for named_by in ({}, {"named_by": 7}):
+            refused = await asked(both.there, wire.OPEN, OPENING | named_by, id)
+            assert (refused.status_code, refused.json()["reason"]) == (421, "other_node")
+            assert there.workers.get("default", "w") is None
+        there.node.shards.stop()
+        there.node.shards.nodes.pop(front.node_id() or 0, None)
+        opened = await asked(both.there, wire.OPEN, OPENING | {"named_by": front.node_id()}, id)
+        assert opened.status_code == 200, "it has looked for a node that has just begun"
 
 
 @pytest.mark.parametrize("slots", [[-1, 0, 0], [0, 100_001, 0], [0, 0, 2**70]])

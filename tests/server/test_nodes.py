@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 
-from backstay.server.serve import say_if_nobody_can_call
-from backstay.store import IncompatibleStore
+from backstay.server.http.serve import say_if_nobody_can_call
+from backstay.store.errors import IncompatibleStore
 from backstay.store.postgresql.connection import LOCK, address
 from backstay.store.sql import queries
 
@@ -71,7 +71,7 @@ async def test_every_node_tells_of_all(postgresql_url: str) -> None:
             assert 191 <= told["one"]["shards"] <= 193
             assert told["one"]["shards"] + told["two"]["shards"] == EVERYTHING
             assert (told["front"]["shards"], told["front"]["status"]) == (0, "guest")
-            assert all((node["level"], node["speaks"]) == (1, [1, 1]) and node["version"] for node in told.values())
+            assert all((node["level"], node["speaks"]) == (1, [2, 2]) and node["version"] for node in told.values())
             assert all(node["silent_seconds"] < 15 and node["id"].isdigit() for node in told.values())
         assert await ready(front) == (200, [])
 
@@ -100,7 +100,7 @@ async def test_a_node_is_drained_through_any_other_and_serves_on(postgresql_url:
         assert await ready(one) == (200, [])
 
 
-async def test_a_node_whose_shards_nobody_can_take_keeps_them_and_says_so(postgresql_url: str) -> None:
+async def test_a_node_whose_shards_no_other_node_can_take_keeps_them_and_says_so(postgresql_url: str) -> None:
     async with serving(store=postgresql_url, still=False, node_name="one") as one:
         await one.control("POST", "/nodes/one/drain", {})
         await until(lambda: one.server.node.shards.nodes[one.server.node.shards.me].facts.draining)
@@ -225,7 +225,7 @@ async def test_health_tells_of_nodes_that_cannot_be_called_and_of_shards_without
             assert "at http://127.0.0.1:9" in found["nodes_unreachable"]
             assert "shards_unowned" not in found
             await front.control("POST", f"/nodes/{one.server.node.shards.me}/drain", {})
-            await until(lambda: one.server.drains.asked)
+            await until(lambda: one.server.cluster.drains.asked)
             assert "--undo" in (await findings(one))["draining"]
 
 
@@ -268,10 +268,10 @@ async def test_the_command_line_shows_and_drains_nodes_of_a_server(postgresql_ur
         code, shown = await dw("nodes", *server)
         assert (code, "box" in shown, "active, asked here" in shown) == (0, True, True)
         assert (await dw("node", "drain", "box", *server))[0] == 0
-        await until(lambda: api.server.drains.asked)
+        await until(lambda: api.server.cluster.drains.asked)
         code, said = await dw("node", "drain", "box", "--undo", *server)
         assert (code, "takes work again" in said) == (0, True)
-        await until(lambda: not api.server.drains.asked)
+        await until(lambda: not api.server.cluster.drains.asked)
         code, said = await dw("node", "drain", "nobody", *server)
         assert (code, "there is no living node 'nobody'; there are: box (" in said) == (1, True)
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from backstay.server.boundary import BOUNDARY
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.observability import METHODS, Answer, Read, StandardObservability
+from backstay.server.http.boundary import BOUNDARY
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.operators.observability import METHODS, Answer, Read, StandardObservability
 from backstay.server.routes import ROUTES
 from backstay.server.server import Server
 from backstay.server.settings import Settings, WrongSetting

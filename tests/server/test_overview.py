@@ -1,4 +1,4 @@
-"""The overview: what needs somebody, what there is, how it went, and what comes; and what will wake."""
+"""The overview: what needs attention, what there is, how it went, and what comes; and what will wake."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from backstay.cli.main import dw
+from backstay.kernel.values import SECOND
+from backstay.server.operators import attention
+from backstay.store.figures import OverdueCount
 
 from .kit import TOKEN, Api, serving, sql
 
@@ -39,7 +42,7 @@ async def ended(api: Api, workflow_id: str, how: str, after: float = 0) -> None:
     await api.complete(await api.poll(), {"type": "complete_workflow"} if how == "completed" else failed)
 
 
-async def test_an_empty_namespace_needs_nobody() -> None:
+async def test_an_empty_namespace_needs_no_attention() -> None:
     async with serving() as api:
         seen = await overview(api)
         assert seen["attention"] == []
@@ -142,7 +145,7 @@ async def test_what_is_added_late_to_an_interval_that_is_over_is_seen_within_a_m
         assert (await overview(api))["totals"]["started"] == 7
 
 
-async def test_a_type_that_fails_too_often_needs_somebody() -> None:
+async def test_a_type_that_fails_too_often_needs_attention() -> None:
     async with serving() as api:
         await api.register()
         for number in range(3):
@@ -158,7 +161,7 @@ async def test_a_type_that_fails_too_often_needs_somebody() -> None:
         )
 
 
-async def test_a_queue_a_type_and_a_build_without_a_worker_need_somebody() -> None:
+async def test_a_queue_a_type_and_a_build_without_a_worker_need_attention() -> None:
     async with serving() as api:
         await api.start("no-queue", task_queue="nowhere")
         await api.register(build_id="b1")
@@ -184,7 +187,7 @@ async def test_a_queue_a_type_and_a_build_without_a_worker_need_somebody() -> No
         assert sorted(left) == ["build", "type"]
 
 
-async def test_blocked_and_retrying_runs_need_somebody() -> None:
+async def test_blocked_and_retrying_runs_need_attention() -> None:
     async with serving() as api:
         await api.register()
         await api.start("blocked")
@@ -210,6 +213,13 @@ async def test_blocked_and_retrying_runs_need_somebody() -> None:
         )
 
 
+@pytest.mark.parametrize(("elsewhere", "end"), [(True, "; another process is the engine."), (False, ".")])
+def test_wakes_that_passed_name_the_engine_only_if_there_is_another(elsewhere: bool, end: str) -> None:
+    now = 600 * SECOND
+    [one] = attention.overdue(OverdueCount(1, now - 60 * SECOND), elsewhere, now)
+    assert one.sentence == "1 run should have continued by now, the first 1 min ago" + end
+
+
 async def test_wakes_that_passed_are_overdue() -> None:
     async with serving() as api:
         await api.register()
@@ -217,10 +227,10 @@ async def test_wakes_that_passed_are_overdue() -> None:
         await overview(api)
         sql(api, "update workflow set next_wake = ?", api.server.now - 60_000_000)
         one = causes(await overview(api))["overdue"]
-        assert (one["count"], one["sentence"]) == (1, "1 run should have gone on by now, the first 1 min 1 s ago.")
+        assert (one["count"], one["sentence"]) == (1, "1 run should have continued by now, the first 1 min 1 s ago.")
 
 
-async def test_a_queue_that_is_held_back_needs_somebody() -> None:
+async def test_a_queue_that_is_held_back_needs_attention() -> None:
     async with serving(workflow_task_max_active_leases_per_queue=1) as api:
         await api.register(queue="a b?c")
         for number in range(3):
@@ -236,7 +246,7 @@ async def test_a_queue_that_is_held_back_needs_somebody() -> None:
         assert queue["throttled_because"] == one["sentence"]
 
 
-async def test_a_long_history_needs_somebody() -> None:
+async def test_a_long_history_needs_attention() -> None:
     async with serving(continue_as_new_event_threshold=250) as api:
         await api.start()
         await api.world.advance(1)

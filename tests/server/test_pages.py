@@ -13,9 +13,10 @@ from backstay.waterline import POLICY, load_assets
 
 from .kit import serving
 
-ALL = 89_800
+ALL = 100_000
 FIRST = 31_800
 """Bytes over the wire of all files together, and of those that the first screen needs."""
+BLOCK = re.compile(r"^[ \t]*/\*.*?\*/$", re.MULTILINE | re.DOTALL)
 TYPE = re.compile(r"/\*\* @.*?\*/ ?")
 TAIL = re.compile(r"(?<=[;,{}()\]>]) (?://[^\"'`]*|/\*.*?\*/)$")
 
@@ -94,8 +95,8 @@ def test_it_is_small() -> None:
 def test_files_are_sent_without_comments_and_otherwise_as_they_are() -> None:
     source = files("backstay.waterline") / "static" / "js" / "words.js"
     written, sent = source.read_text(), load_assets().named["js/words.js"].content.decode()
-    lines = [line.strip() for line in written.splitlines()]
-    code = [TYPE.sub("", TAIL.sub("", line)) for line in lines if line and not line.startswith(("//", "/**"))]
+    lines = [line.strip() for line in BLOCK.sub("", written).splitlines()]
+    code = [TYPE.sub("", TAIL.sub("", line)) for line in lines if line and not line.startswith("//")]
     assert [line for line in sent.splitlines() if line] == code
     for module in sorted(Path(str(files("backstay.waterline"))).rglob("*.js")):
         for number, line in enumerate(module.read_text().splitlines(), 1):

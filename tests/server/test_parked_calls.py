@@ -25,13 +25,13 @@ MOST = 3
     ],
 )
 async def test_no_more_calls_wait_than_may(verb: str, more: dict[str, Any]) -> None:
-    async with serving(still=False, max_parked_polls=MOST) as api:
+    async with serving(still=False, max_parked_polls=MOST, query_timeout_seconds=0.2) as api:
         await api.start("o-1")
         asked = [verb, {"workflow_id": "o-1", "wait_seconds": 0.05} | more]
         many = await api.http.post(calls.MANY, json={"calls": [asked] * (MOST + 2)}, headers=HEADERS)
         said = [part for line in many.text.splitlines() if line for part in msgspec.json.decode(line)]
         assert sum(len(one) == 3 and one[2] == 429 for one in said) == 2, said
-        await until(lambda: api.server.parked == 0)
+        await until(lambda: len(api.server.parked) == 0)
         at_once = [verb, {"workflow_id": "o-1", "wait_seconds": 0} | more]
         answer = await api.http.post(calls.MANY, json={"calls": [at_once]}, headers=HEADERS)
         assert ",429]" not in answer.text
@@ -47,6 +47,6 @@ async def test_a_call_whose_caller_has_hung_up_counts_until_its_wait_is_over() -
         ]
         for path, asked, count in sent:
             asking = asyncio.create_task(api.http.post(path, json=asked, headers=HEADERS))
-            await until(lambda count=count: api.server.parked == count)
+            await until(lambda count=count: len(api.server.parked) == count)
             asking.cancel()
-            await until(lambda: api.server.parked == 0)
+            await until(lambda: len(api.server.parked) == 0)

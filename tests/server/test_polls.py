@@ -11,10 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
-from backstay.store import Unavailable
+from backstay.store import Applied
+from backstay.store.errors import Unavailable
 from backstay.store.sqlite import writer
 
-from .kit import ME, Api, parked, serving, settle, until
+from .kit import ME, Api, detail, parked, serving, settle, sql, until
 
 POLL = {"worker_id": ME, "task_queue": "q"}
 
@@ -44,6 +45,15 @@ async def test_a_worker_registers_before_it_polls() -> None:
             (ME, "q", "python", "active")
         ]
         assert (listed[0]["supported_workflow_types"], listed[0]["max_concurrent_activity_tasks"]) == (["order"], 7)
+        assert (listed[0]["namespace"], listed[0]["supported_activity_types"]) == ("default", ["charge"])
+        assert (await api.control("POST", "/namespaces", {"name": "other"})).status_code == 201
+        body = {"worker_id": "w-2", "task_queue": "q", "runtime": "python", "max_concurrent_workflow_tasks": 3}
+        elsewhere = await api.worker("register", body, headers={"X-Namespace": "other"})
+        assert elsewhere.status_code == 201
+        (foreign,) = (await api.control("GET", "/workers", headers={"X-Namespace": "other"})).json()["workers"]
+        assert (foreign["worker_id"], foreign["namespace"]) == ("w-2", "other")
+        assert foreign["max_concurrent_workflow_tasks"] == 3
+        assert [w["worker_id"] for w in (await api.control("GET", "/workers")).json()["workers"]] == [ME]
         await api.world.advance(181)
         stale = (await api.control("GET", "/workers?status=stale")).json()["workers"]
         assert [w["worker_id"] for w in stale] == [ME]
@@ -120,6 +130,20 @@ async def test_a_repeated_poll_gets_the_same_task_again() -> None:
         assert await api.poll(poll_request_id="p-1") is None, "its task is done"
 
 
+async def test_a_repeated_poll_gets_another_task_if_the_history_of_its_own_was_damaged() -> None:
+    async with serving() as api:
+        await api.register()
+        await api.start("o-1")
+        first = await api.poll(poll_request_id="p-1")
+        assert first["workflow_id"] == "o-1"
+        await api.start("o-2")
+        assert sql(api, "update event set body = x'7b7d' where sequence = 1 and run = (select min(key) from run)")
+        (key,) = [entry.instance.key for entry in api.server.engine.cache if entry.instance.workflow_id == "o-1"]
+        assert api.server.engine.reload(key)
+        again = await api.poll(poll_request_id="p-1")
+        assert again["workflow_id"] == "o-2"
+
+
 async def test_a_caller_that_hangs_up_leaves_its_task_to_others() -> None:
     async with serving() as api:
         await api.register()
@@ -190,6 +214,31 @@ async def test_a_poll_that_is_repeated_while_its_lease_is_written_gets_that_leas
         await api.complete(task, {"type": "complete_workflow"})
 
 
+@pytest.mark.parametrize("repeated", [False, True])
+async def test_a_poll_whose_lease_was_written_when_the_database_failed_gets_no_second_task(repeated: bool) -> None:
+    async with serving(still=False) as api:
+        await api.register()
+        await api.start("o-1")
+        await api.start("o-2")
+        store = api.server.engine.store
+        apply = store.apply
+
+        def fail(decisions: Any, done: Any) -> None:
+            store.apply = apply
+            apply(decisions, lambda _: done(Applied(down=Unavailable("nobody knows whether it is on disk"))))
+
+        store.apply = fail
+        poll = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
+        await until(lambda: api.server.engine.down is not None)
+        if repeated:  # its worker has lost patience
+            poll.cancel()
+            await until(lambda: not api.server.engine.matching.polls.all())
+            poll = asyncio.ensure_future(answered(api, poll_request_id="p-1", timeout_seconds=30))
+        task = (await poll).json()["task"]
+        leased = await store.leased_by("default", ME, "p-1")
+        assert [one.id for one in leased] == [task["task_id"]]
+
+
 @pytest.mark.contract("POLL-11")
 async def test_a_queue_that_cannot_be_coordinated_is_unavailable() -> None:
     async with serving() as api:
@@ -198,6 +247,54 @@ async def test_a_queue_that_cannot_be_coordinated_is_unavailable() -> None:
         answer = await answered(api)
         assert (answer.status_code, answer.json()["poll_status"], answer.json()["task"]) == (200, "unavailable", None)
         api.server.engine.down = None
+
+
+@pytest.mark.contract("POLL-04")
+async def test_a_wait_that_is_too_short_or_too_long_is_clamped_and_answered() -> None:
+    async with serving() as api:
+        await api.register()
+        for probe in (0, None):
+            said = (await answered(api, timeout_seconds=probe)).json()  # answered although the clock stands still
+            assert (said["poll_status"], said["task"]) == ("empty", None)
+        for asked, given in ((600, 60), (0.2, 1)):
+            waiting = asyncio.create_task(answered(api, timeout_seconds=asked))
+            await parked(api)
+            await api.world.advance(given - 0.5)
+            assert not waiting.done(), "not before"
+            await api.world.advance(1)
+            assert (await waiting).json()["poll_status"] == "empty", "and not later"
+
+
+@pytest.mark.contract("POLL-11")
+@pytest.mark.parametrize("kind", ["workflow", "activity", "query", "update-validation"])
+async def test_while_the_database_is_held_by_another_program_polls_are_unavailable(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "PATIENT", 300)
+    file = tmp_path / "app.db"
+    async with serving(store=f"sqlite:{file}", still=False) as api:
+        await api.register()
+        await api.start()
+        await api.complete(await api.poll(), {"type": "schedule_activity", "activity_type": "charge"})
+        await api.start("o-2")
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            writing = asyncio.create_task(api.control("POST", "/workflows", {"workflow_type": "order"}))
+            await until(lambda: api.server.engine.down is not None)
+            body = {"worker_id": ME, "task_queue": "q"}
+            for wait in ({}, {"timeout_seconds": 1}):
+                answer = await api.worker(f"{kind}-tasks/poll", body | wait)
+                said = answer.json()
+                assert (answer.status_code, said["poll_status"], said["task"]) == (200, "unavailable", None)
+                assert {"protocol_version", "server_capabilities"} <= said.keys(), "the same envelope as always"
+            other.execute("rollback")
+        await writing
+        await until(lambda: api.server.engine.down is None)
+        if kind in ("workflow", "activity"):
+            assert await api.poll(kind, timeout_seconds=10) is not None
+        else:
+            answer = await api.worker(f"{kind}-tasks/poll", body)
+            assert (answer.json()["poll_status"], answer.json()["task"]) == ("empty", None)
 
 
 async def test_a_server_that_is_not_the_engine_sends_workers_elsewhere_at_once() -> None:
@@ -215,6 +312,40 @@ async def test_a_server_that_is_not_the_engine_sends_workers_elsewhere_at_once()
             assert said["poll_request_id"] == "p-1"
             assert said["retry_same_poll_request_id"]
             assert answer.headers["connection"] == "close"
+
+
+CLAIMS = {
+    "workflow": {"build": "compatibility_blocked", "connection": "backend_unavailable"},
+    "activity": {"build": "compatibility_unsupported", "connection": "backend_unsupported"},
+}
+
+
+@pytest.mark.contract("STREAM-11", "MATCH-06", "FLEET-05")
+@pytest.mark.parametrize("kind", ["workflow", "activity"])
+async def test_a_worker_whose_queue_build_type_or_connection_is_another_takes_no_lease(kind: str) -> None:
+    """None of them counts an attempt, or stands as the owner."""
+    async with serving() as api:
+        await api.register(build_id="b1", connection="redis")
+        await api.start(build_id="b1", connection="redis")
+        if kind == "activity":
+            command = {"type": "schedule_activity", "activity_type": "charge"}
+            await api.complete(await api.poll(), command)
+        for name, queue, other in (
+            ("queue", "far", {}),
+            ("build", "q", {"build_id": "b2"}),
+            ("connection", "q", {"connection": "sqs"}),
+            ("type", "q", {"supported_workflow_types": ["refund"], "supported_activity_types": ["ship"]}),
+        ):
+            fits: dict[str, Any] = {"build_id": "b1", "connection": "redis"}
+            await api.register(name, queue, **(fits | other))
+            assert await api.poll(kind, name, queue) is None, name
+            (task,) = [task for task in (await detail(api))["tasks"] if task["type"] == kind]
+            assert (task["status"], task["lease_owner"]) == ("ready", None), name
+            if name in ("build", "connection"):
+                refused = await api.worker(f"{kind}-tasks/{task['id']}/claim", {"worker_id": name})
+                assert (refused.status_code, refused.json()["reason"]) == (409, CLAIMS[kind][name])
+        task = await api.poll(kind)
+        assert task["workflow_task_attempt" if kind == "workflow" else "attempt_number"] == 1
 
 
 @pytest.mark.contract("POLL-12", "STREAM-06", "STREAM-11", "FLEET-07")
@@ -390,3 +521,78 @@ async def test_a_poll_that_still_waits_gets_the_task_once_the_database_is_back(
             other.execute("rollback")
         answer = (await asyncio.wait_for(polling, 20)).json()
         assert (answer["poll_status"], answer["task"]["workflow_id"]) == ("leased", "o-1")
+
+
+@pytest.mark.contract("MATCH-04", "TOPO-01")
+@pytest.mark.parametrize("kind", ["workflow", "activity"])
+async def test_a_lease_has_one_owner_until_it_is_renewed_completed_released_or_over(kind: str) -> None:
+    """As two workers see it: what one has, the other does not get, and it gets the next attempt when the lease is over."""
+    async with serving() as api:
+        await api.register()
+        await api.register("worker-2")
+        await api.start()
+        if kind == "activity":
+            retried = {"retry_policy": {"max_attempts": 5, "backoff_seconds": [0]}}
+            charge = {"type": "schedule_activity", "activity_type": "charge", **retried}
+            await api.complete(await api.poll(), charge)
+        first = await api.poll(kind)
+        assert first["lease_owner"] == ME
+        expires = first["lease_expires_at"]
+
+        async def others() -> Any:
+            return await api.poll(kind, worker_id="worker-2")
+
+        assert await others() is None, "leased"
+        await api.world.advance(200)
+        renewed = await _renew(api, kind, first)
+        assert renewed["lease_expires_at"] > expires
+        await api.world.advance(200)
+        assert await others() is None, "renewed: the first lease would be over"
+        await api.world.advance(101)
+        second = await others()
+        assert second is not None, "over"
+        assert second["lease_owner"] == "worker-2"
+        if kind == "workflow":
+            assert (second["task_id"], second["workflow_task_attempt"]) == (first["task_id"], 2)
+            late = await api.complete(first, {"type": "complete_workflow"})
+            assert (late.status_code, late.json()["reason"]) == (409, "lease_owner_mismatch")
+        else:
+            assert second["activity_execution_id"] == first["activity_execution_id"]
+            assert second["attempt_number"] == 2
+            late = await api.activity("complete", first, result=1)
+            assert (late.status_code, late.json()["outcome"]) == (409, "ignored")
+        await api.worker("registrations/worker-2", method="DELETE")
+        await settle()
+        await api.world.advance(30)  # an activity that has lost two workers pauses for some seconds
+        third = await api.poll(kind)
+        assert third is not None, "released"
+        if kind == "workflow":
+            assert (await api.complete(third, {"type": "complete_workflow"})).status_code == 200
+        else:
+            assert (await api.activity("complete", third, result=1)).status_code == 200
+        await api.register("worker-2")
+        assert await others() is None, "completed"
+
+
+async def _renew(api: Api, kind: str, task: dict[str, Any]) -> dict[str, Any]:
+    if kind == "activity":
+        return (await api.activity("heartbeat", task)).json()
+    lease = {"lease_owner": task["lease_owner"], "workflow_task_attempt": task["workflow_task_attempt"]}
+    return (await api.worker(f"workflow-tasks/{task['task_id']}/heartbeat", lease)).json()
+
+
+@pytest.mark.contract("TOPO-01", "MATCH-04")
+async def test_of_many_workers_that_poll_at_once_each_task_has_one_and_no_daemon_is_needed() -> None:
+    async with serving() as api:
+        workers = [f"worker-{number}" for number in range(8)]
+        for worker in workers:
+            await api.register(worker)
+        for number in range(20):
+            await api.start(f"o-{number}")
+        polls = [api.poll(worker_id=worker) for worker in workers * 4]
+        tasks = [task for task in await asyncio.gather(*polls) if task is not None]
+        assert sorted(task["workflow_id"] for task in tasks) == sorted(f"o-{number}" for number in range(20))
+        assert len({task["task_id"] for task in tasks}) == 20
+        assert {task["workflow_task_attempt"] for task in tasks} == {1}
+        done = await asyncio.gather(*(api.complete(task, {"type": "complete_workflow"}) for task in tasks))
+        assert {answer.status_code for answer in done} == {200}

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-from backstay.engine import fetching, task_news
-from backstay.engine.fetching import Fetching
+from backstay.engine.cluster import fetching, task_news
+from backstay.engine.cluster.fetching import Fetching
 from backstay.kernel.features.lease import Release
 from backstay.kernel.values import SECOND
-from backstay.server import heartbeats
-from backstay.server.registry import tell_nobody
+from backstay.server.registries.registry import tell_nobody
+from backstay.server.workers import heartbeats
 
 from ..remote.lossy import Lossy
 from .kit import ME, PATIENCE, Api, blob, parked, serving, until
@@ -35,9 +35,9 @@ class Nodes(NamedTuple):
 
     @property
     def fetching(self) -> Fetching:
-        found = self.front.server.api.workers.fetching
-        assert found is not None
-        return found
+        fetching = self.front.server.api.workers.fetching
+        assert isinstance(fetching, Fetching)
+        return fetching
 
     @property
     def told(self) -> int:
@@ -385,6 +385,8 @@ async def test_a_worker_that_comes_back_at_another_node_is_not_forgotten(postgre
         nodes.front.server.workers.kept.on_write = tell_nobody
         here._forgotten_after = here.stale_after_seconds = 0
         here._began = -(1 << 60)
+        await here.heartbeats.flush()
+        here.heartbeats._heard.clear()
         await nodes.front.register("w", build_id="b2")
         await here.forget()
         found = here.get("default", "w")
@@ -481,6 +483,6 @@ async def test_who_has_lost_the_caller_of_a_poll_takes_nothing_from_the_same_pol
         repeated = await nodes.front.poll("activity", poll_request_id="p-1")
         release = Release(task_id=given.id, owner=ME, attempt=given.attempt, begun=False, until=given.until)
         nodes.owner.server.engine.submit(given.workflow, release)
-        await nodes.owner.server.engine.settle()
+        await nodes.owner.server.engine.commits.settle()
         assert await nodes.owner.poll("activity", timeout_seconds=1) is None
         assert (await nodes.front.activity("complete", repeated, result=blob(1))).status_code == 200

@@ -129,6 +129,36 @@ def test_a_second_server_takes_over_from_one_that_was_killed(tmp_path: Path, sto
         assert second.stop()[0] == 0
 
 
+@pytest.mark.contract("SIG-02", "REC-01")
+def test_signals_that_were_answered_have_their_records_after_a_kill(tmp_path: Path, store: str) -> None:
+    process = Process(tmp_path, "--token", "t", "--store", store)
+    contract = {"order": {"signals": ["pay"], "queries": [], "updates": []}}
+    register = {"worker_id": "w", "task_queue": "q", "supported_workflow_types": ["order"]}
+    start = {"workflow_type": "order", "workflow_id": "x", "task_queue": "q"}
+    try:
+        register |= {"workflow_command_contracts": contract}
+        assert process.call("POST", "/worker/register", "t", register).status_code == 201
+        assert process.call("POST", "/workflows", "t", start).status_code == 201
+        taken = process.call("POST", "/workflows/x/signal/pay", "t", {"input": [1]})
+        refused = process.call("POST", "/workflows/x/signal/pya", "t", {"input": [1]})
+        process.popen.kill()
+        process.popen.communicate(timeout=PATIENCE)
+        assert (taken.status_code, refused.status_code) == (202, 404)
+        process = Process(tmp_path, "--token", "t", "--store", store)
+        found = process.call("GET", "/workflows/x/detail", "t").json()
+        records = [(one["signal_name"], one["status"], one["command_id"]) for one in found["signals"]]
+        assert records == [
+            ("pay", "received", taken.json()["command_id"]),
+            ("pya", "rejected", refused.json()["command_id"]),
+        ]
+        _, *commands = found["commands"]
+        assert [one["signal_id"] for one in commands] == [one["signal_id"] for one in found["signals"]]
+        assert [one["command_sequence"] for one in commands] == [2, 3]
+    finally:
+        process.popen.kill()
+        process.popen.communicate()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -80,7 +80,8 @@ async def test_a_settled_server_needs_no_rebuild() -> None:
             "missing": 0,
             "stale": 0,
             "orphaned": 0,
-            "needs_rebuild": 0,
+            "runs_to_rebuild": 0,
+            "needs_rebuild": False,
         }
         assert found["run_waits"]["rows"] == 2
         assert found["run_waits"]["canonical_wait_runs"] == found["run_waits"]["projected_canonical_wait_runs"] == 2
@@ -93,7 +94,7 @@ async def test_a_settled_server_needs_no_rebuild() -> None:
         assert found["run_timer_entries"]["rows"] == found["run_timer_entries"]["canonical_timer_runs"] == 1
         assert found["run_lineage_entries"]["rows"] == 0
         for group in ("run_waits", "run_timeline_entries", "run_timer_entries", "run_lineage_entries"):
-            assert (found[group]["needs_rebuild"], found[group]["orphaned"]) == (0, 0), group
+            assert (found[group]["needs_rebuild"], found[group]["orphaned"]) == (False, 0), group
         assert found["complete"] is True
         metrics = (await api.control("GET", "/system/operator-metrics")).json()["operator_metrics"]
         assert metrics["projections"]["run_summaries"] == found["run_summaries"]
@@ -146,15 +147,128 @@ async def test_what_is_deleted_or_changed_is_counted_and_rebuilt(case: str) -> N
         assert sql(api, statement, run) == 1
         found = await counts(api)
         assert found[group][count] == 1, found[group]
-        assert found[group]["needs_rebuild"] >= 1
+        assert (found[group]["needs_rebuild"], found[group]["runs_to_rebuild"] >= 1) == (True, True)
         tried = await rebuild(api, needs_rebuild=True, dry_run=True)
         assert (tried["matched"], tried["rebuilt"]) == (1, 0)
         done = await rebuild(api, needs_rebuild=True)
         assert (done["looked_at"], done["matched"], done["rebuilt"], done["failed"]) == (3, 1, 1, 0)
         assert {view: rows(api, f"select * from {table} where run = ?", run) for view, table in VIEWS.items()} == before
         again = await counts(api)
-        assert again["run_summaries"]["needs_rebuild"] == again[group]["needs_rebuild"] == 0
+        assert again["run_summaries"]["needs_rebuild"] is again[group]["needs_rebuild"] is False
         assert (await rebuild(api, needs_rebuild=True))["matched"] == 0
+
+
+GROUPS = ("run_waits", "run_timeline_entries", "run_timer_entries", "run_lineage_entries")
+
+
+@pytest.mark.contract("METRIC-12", "METRIC-13", "METRIC-14")
+async def test_rows_are_counted_that_have_lost_only_their_summaries() -> None:
+    async with serving() as api:
+        await resting(api)
+        before = await counts(api)
+        sql(api, "delete from workflow_run_summaries")
+        found = await counts(api)
+        assert (found["run_summaries"]["missing"], found["run_summaries"]["needs_rebuild"]) == (3, True)
+        for group in GROUPS:
+            about_summaries = {"summaries_with_open_waits", "runs_to_rebuild", "needs_rebuild"}
+            for name in found[group].keys() - about_summaries:
+                assert found[group][name] == before[group][name], (group, name)
+
+
+@pytest.mark.contract("METRIC-12", "METRIC-13", "METRIC-14", "METRIC-15")
+async def test_runs_that_have_lost_their_summaries_and_views_are_to_be_rebuilt() -> None:
+    async with serving() as api:
+        await resting(api)
+        for table in ("workflow_run_summaries", *VIEWS.values()):
+            sql(api, f"delete from {table}")
+        found = await counts(api)
+        for group in GROUPS:
+            assert (found[group]["needs_rebuild"], found[group]["runs_to_rebuild"]) == (True, 3), group
+        timeline = found["run_timeline_entries"]
+        assert (timeline["canonical_history_runs"], timeline["missing_history_runs"]) == (3, 3), "each has a history"
+        assert timeline["projected_canonical_history_runs"] == 0
+        assert found["run_waits"]["projected_canonical_wait_runs"] == 0
+
+
+@pytest.mark.contract("METRIC-12")
+async def test_only_runs_that_wait_miss_rows_of_current_waits() -> None:
+    async with serving() as api:
+        ids = await resting(api)
+        ids["over"] = (await api.start("over"))["run_id"]
+        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 1})
+        await api.world.advance(2)
+        await api.complete(await api.poll(), {"type": "complete_workflow"})
+        await projected(api)
+        waits = (await counts(api))["run_waits"]
+        assert (waits["canonical_wait_runs"], waits["summaries_with_open_waits"]) == (3, 2)
+        for workflow_id, missing in (("over", (1, 0)), ("sleeps", (2, 1))):
+            ((run,),) = rows(api, "select key from run where run_id = ?", ids[workflow_id])
+            assert sql(api, "delete from workflow_run_waits where run = ?", run) == 1
+            waits = (await counts(api))["run_waits"]
+            assert (waits["missing_wait_runs"], waits["missing_current_open_waits"]) == missing
+
+
+@pytest.mark.contract("METRIC-12")
+async def test_rows_of_a_run_that_should_have_none_are_stale() -> None:
+    async with serving() as api:
+        ids = await resting(api)
+        before = (await counts(api))["run_waits"]
+        ((run,),) = rows(api, "select key from run where run_id = ?", ids["done"])
+        added = "insert into workflow_run_waits select ?, position, entries, stamp, digest, body from workflow_run_waits limit 1"
+        sql(api, added, run)
+        found = (await counts(api))["run_waits"]
+        assert (found["stale_projected_runs"], found["missing_wait_runs"], found["needs_rebuild"]) == (1, 0, True)
+        for name in ("canonical_wait_runs", "projected_canonical_wait_runs"):
+            assert found[name] == before[name], name
+        await rebuild(api, needs_rebuild=True)
+        assert (await counts(api))["run_waits"] == before
+
+
+@pytest.mark.contract("METRIC-11", "METRIC-12", "METRIC-13")
+async def test_a_run_that_has_just_been_started_is_not_missing() -> None:
+    async with serving() as api:
+        await resting(api)
+        await api.start("young")
+        found = await counts(api)
+        assert (found["run_summaries"]["runs"], found["run_summaries"]["summaries"]) == (4, 3)
+        for name in ("run_summaries", *GROUPS):
+            assert (found[name]["needs_rebuild"], found[name]["runs_to_rebuild"]) == (False, 0), name
+        sql(api, "delete from workflow_run_summaries")
+        await api.world.advance(0)
+        assert (await counts(api))["run_summaries"]["missing"] == 3, "the others are"
+
+
+LINEAGE: dict[str, tuple[str, str]] = {
+    "deleted": ("delete from workflow_run_lineage_entries where run = ?", "missing_lineage_runs"),
+    "changed": ("update workflow_run_lineage_entries set body = x'00' where run = ?", "stale_projected_runs"),
+    "of no run": ("update workflow_run_lineage_entries set run = 7 where run = ?", "orphaned"),
+}
+
+
+@pytest.mark.contract("METRIC-15", "PROJ-06")
+@pytest.mark.parametrize("case", LINEAGE)
+async def test_links_that_are_deleted_or_changed_are_counted_and_rebuilt(case: str) -> None:
+    statement, count = LINEAGE[case]
+    async with serving() as api:
+        await resting(api)
+        parent = (await api.start("parent"))["run_id"]
+        await api.complete(await api.poll(), {"type": "start_child_workflow", "workflow_type": "order"})
+        await projected(api)
+        settled = (await counts(api))["run_lineage_entries"]
+        # The parent has a link to its child, and the child one to its parent.
+        assert (settled["rows"], settled["projected_runs"]) == (2, 2)
+        assert settled["canonical_lineage_runs"] == settled["projected_canonical_lineage_runs"] == 2
+        assert not any(settled[name] for name in ("missing_lineage_runs", "stale_projected_runs", "orphaned"))
+        assert not settled["needs_rebuild"]
+        ((run,),) = rows(api, "select key from run where run_id = ?", parent)
+        before = rows(api, "select * from workflow_run_lineage_entries where run = ?", run)
+        assert sql(api, statement, run) == 1
+        found = (await counts(api))["run_lineage_entries"]
+        assert (found[count], found["needs_rebuild"]) == (1, True), found
+        assert found["canonical_lineage_runs"] == 2, "what there should be has not changed"
+        await rebuild(api, needs_rebuild=True, prune_stale=True)
+        assert rows(api, "select * from workflow_run_lineage_entries where run = ?", run) == before
+        assert (await counts(api))["run_lineage_entries"] == settled
 
 
 @pytest.mark.contract("PROJ-07", "METRIC-11")

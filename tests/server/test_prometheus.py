@@ -11,8 +11,9 @@ import pytest
 
 import backstay
 from backstay import AsyncBackstay, Backstay, activity, workflow
-from backstay.engine import counters, exposition
-from backstay.engine.counters import Histogram
+from backstay.engine.core import counters
+from backstay.engine.core.counters import Histogram
+from backstay.engine.views import exposition
 
 from .kit import TOKEN, Api, serving
 
@@ -123,6 +124,20 @@ async def test_a_token_of_one_namespace_sees_that_one() -> None:
         text = (await scrape(api, made.json()["token"])).text
         assert 'namespace="default"' not in text
         assert 'namespace="other"' in text
+
+
+async def test_a_bound_token_reads_nothing_that_is_counted_for_all() -> None:
+    async with serving() as api:
+        await api.control("POST", "/namespaces", {"name": "team"})
+        made = await api.control("POST", "/tokens", {"role": "viewer", "namespace": "team"})
+        headers = {"Authorization": f"Bearer {made.json()['token']}"}
+        started = {"workflow_type": "order", "workflow_id": "t-1", "task_queue": "q"}
+        await api.control("POST", "/workflows", started, headers={"X-Namespace": "team"})
+        await api.start("theirs")
+        text = (await api.http.get("/metrics", headers=headers)).text
+        samples = [line for line in text.splitlines() if not line.startswith("#")]
+        assert samples
+        assert all('namespace="team"' in line for line in samples), samples
 
 
 async def test_labels_are_bounded_whatever_callers_choose(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,3 +55,27 @@ async def test_a_validator(postgresql_url: str) -> None:
         told = await nodes.front.worker(f"update-validation-tasks/{task['task_id']}/reject", body)
         assert told.status_code == 200, told.text
         assert "not this one" in (await caller).text
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "told"),
+    [("rejected_unknown_query", 404, "rejected_unknown_query"), ("bad_state", 409, "query_rejected")],
+)
+async def test_a_refusal_of_a_worker_that_polls_at_another_node(
+    postgresql_url: str, reason: str, status: int, told: str
+) -> None:
+    """The caller is told what the worker has said. The query is not asked once more, when no worker polls for it."""
+    async with two(postgresql_url) as nodes:
+        await nodes.owner.register(workflow_command_contracts=CONTRACTS)
+        await nodes.owner.start("o-1")
+        polling = asyncio.create_task(nodes.front.poll("query", timeout_seconds=30))
+        await until(lambda: nodes.front.server.questions._askers)
+        caller = asyncio.create_task(nodes.owner.control("POST", "/workflows/o-1/query/total", {}))
+        task = await polling
+        await nodes.front.control("POST", "/search-attributes", {"name": "stage", "type": "keyword"})  # another version
+        failed = {"lease_owner": ME, "query_task_attempt": 1, "failure": {"message": "not this", "reason": reason}}
+        done = await nodes.front.worker(f"query-tasks/{task['query_task_id']}/fail", failed)
+        assert done.status_code == 200, done.text
+        found = await caller
+        assert (found.status_code, found.json()["reason"], found.json()["worker_reason"]) == (status, told, reason)
+        assert not nodes.owner.server.questions.waiting

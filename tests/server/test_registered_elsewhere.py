@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from backstay.server.registries import PATIENCE
-from backstay.server.registry import tell_nobody
+from backstay.server.registries.all import PATIENCE
+from backstay.server.registries.registry import tell_nobody
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 
@@ -88,12 +88,14 @@ async def test_a_promoted_build(postgresql_url: str) -> None:
 async def test_what_was_done_to_the_server(postgresql_url: str) -> None:
     async with two(postgresql_url) as (one, other):
         await one.control("POST", "/search-attributes", {"name": "stage", "type": "keyword"})
-        assert [entry.action for entry in other.server.system_actions.newest_first()] == ["search_attribute.create"]
+        assert [entry.action for entry in other.server.control.system_actions.newest_first()] == [
+            "search_attribute.create"
+        ]
 
 
-async def test_a_token_and_a_namespace_that_nobody_was_told_of(postgresql_url: str) -> None:
+async def test_a_token_and_a_namespace_that_no_server_was_told_of(postgresql_url: str) -> None:
     async with two(postgresql_url) as (one, other):
-        for registry in (one.server.tokens.kept, one.server.namespaces.kept):
+        for registry in (one.server.access.tokens.kept, one.server.namespaces.kept):
             registry.on_write = tell_nobody
         token = (await one.control("POST", "/tokens", {"role": "admin"})).json()["token"]
         body = {"workflow_type": "order", "workflow_id": "o-1", "task_queue": "q"}
@@ -127,7 +129,7 @@ async def test_a_caller_who_hangs_up_while_his_token_is_looked_for(postgresql_ur
         assert (said.count(b"HTTP/1.1 401"), said.count(b"HTTP/1.1 200")) == (3, 1), "in their order"
 
 
-async def test_a_node_that_does_not_answer_holds_nobody_for_long(postgresql_url: str) -> None:
+async def test_a_node_that_does_not_answer_holds_no_caller_for_long(postgresql_url: str) -> None:
     accepted: list[asyncio.StreamWriter] = []
     silent = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0)
     url = f"http://127.0.0.1:{silent.sockets[0].getsockname()[1]}"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from backstay.server.registry import StoredRegistry
+from backstay.server.registries.registry import StoredRegistry
 from backstay.store import RegistryEntry
 
 

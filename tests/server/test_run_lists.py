@@ -109,7 +109,7 @@ async def test_screens_of_ended_runs_go_by_their_status_and_the_bucket_has_all_t
 
 
 @pytest.mark.contract("ACTION-03", "ACTION-04", "VIS-10")
-async def test_runs_that_need_somebody_are_found() -> None:
+async def test_runs_that_need_attention_are_found() -> None:
     async with serving() as api:
         await api.register(build_id="b1")
         await api.start("healthy")
@@ -154,7 +154,8 @@ TABLE: list[tuple[dict[str, str], str]] = [
     ({"compatibility": "b"}, ""),
     ({"queue": "far"}, "two"),
     ({"queue": "fa"}, ""),
-    ({"connection": "x"}, ""),
+    ({"connection": "redis"}, "two"),
+    ({"connection": "redi"}, ""),
     ({"declared_entry_mode": "canonical"}, "again again done one"),
     ({"declared_entry_mode": "canon"}, ""),
     ({"declared_contract_source": "unavailable"}, "two"),
@@ -192,7 +193,8 @@ async def test_a_filter_matches_exactly() -> None:
         await api.register(workflow_command_contracts={"order": CONTRACT})
         await api.start("one", business_key="k-1", visibility_labels={"team": "shop"})
         await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 60})
-        await api.start("two", task_queue="far", build_id="b1", visibility_labels={"team": "shop", "tier": "gold"})
+        labels = {"team": "shop", "tier": "gold"}
+        await api.start("two", task_queue="far", connection="redis", build_id="b1", visibility_labels=labels)
         await asking(api, "done", {"type": "complete_workflow"})
         await api.control("POST", "/workflows/done/archive", {})
         await asking(api, "again", {"type": "continue_as_new"})
@@ -229,7 +231,7 @@ async def test_views_are_kept_and_go_together_with_what_is_asked() -> None:
         assert (refused.status_code, refused.json()["reason"]) == (422, "unsupported_visibility_version")
         newer = """insert into registry (kind, namespace, name, body) values ('saved_view', 'default', 'newer', ?)"""
         sql(api, newer, b'{"id":"newer","name":"newer","bucket":"running","version":6}')
-        await api.server.saved_views.load()
+        await api.server.control.saved_views.load()
         listed = {view["id"]: view for view in (await api.control("GET", "/saved-views")).json()["saved_views"]}
         assert (listed["newer"]["status"], listed[saved[1]]["status"]) == ("unsupported", "supported")
         used = await api.control("GET", "/flows/running", params={"view": "newer"})

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from backstay.codec import avro
-from backstay.engine import slices
+from backstay.engine.reading import slices
 from backstay.server.published.control import history as history_route
 from backstay.server.published.control.parts import outline as outline_route
 

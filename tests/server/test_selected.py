@@ -26,7 +26,7 @@ async def doing(api: Api, *commands: dict[str, Any]) -> dict[str, Any]:
     return started
 
 
-@pytest.mark.contract("TIMER-03", "TIMER-04")
+@pytest.mark.contract("TIMER-03", "TIMER-04", "REPAIR-09")
 async def test_a_timer_is_what_history_says_whatever_its_row_says() -> None:
     async with serving() as api:
         await doing(api, {"type": "start_timer", "delay_seconds": 60})
@@ -48,6 +48,44 @@ async def test_a_timer_is_what_history_says_whatever_its_row_says() -> None:
         (fired,) = (await detail(api))["timers"]
         assert (fired["status"], fired["source_status"], fired["row_status"]) == ("fired", "fired", None)
         assert fired["fired_at"] >= timer["fire_at"]
+
+
+@pytest.mark.contract("CHILD-03", "CHILD-19")
+@pytest.mark.parametrize("ending", ["complete_workflow", "fail_workflow", "cancel", "terminate"])
+async def test_a_call_has_one_id_from_its_scheduling_to_its_end_whatever_becomes_of_link_rows(ending: str) -> None:
+    async with serving() as api:
+        start = {"type": "start_child_workflow", "workflow_type": "order"}
+        await doing(api, start, start)
+        links = {link["child_call_id"]: link for link in (await detail(api))["children"]}
+        assert len(links) == 2, "two calls, two ids"
+        await api.world.advance(1)  # links are stored
+        assert sql(api, "delete from workflow_run_lineage_entries")
+        sql(api, "delete from workflow_run_waits")
+        told = await detail(api)
+        assert {link["child_call_id"]: link for link in told["children"]} == links, "from the parent's own events"
+        open_waits = [wait["child_call_id"] for wait in told["waits"] if wait["status"] == "open"]
+        assert sorted(open_waits) == sorted(links)
+        child = await api.poll()
+        (call,) = [id for id, link in links.items() if link["workflow_instance_id"] == child["workflow_id"]]
+        if ending.endswith("workflow"):
+            await api.complete(child, {"type": ending, "message": "no"})
+        else:
+            await api.control("POST", f"/workflows/{child['workflow_id']}/{ending}", {})
+        told_of = [e for e in await api.history() if e["payload"].get("child_call_id") == call]
+        end = {"complete_workflow": "Completed", "fail_workflow": "Failed", "cancel": "Cancelled"}
+        resolved = f"ChildRun{end.get(ending, 'Terminated')}"
+        assert [e["event_type"] for e in told_of] == ["ChildWorkflowScheduled", "ChildRunStarted", resolved]
+        task = await api.poll()
+        while task["workflow_id"] != "o-1":
+            task = await api.poll()
+        assert (task["child_call_id"], task["child_workflow_run_id"]) == (call, child["run_id"])
+        sql(api, "delete from workflow_run_lineage_entries")
+        found = await detail(api)
+        assert [link["child_call_id"] for link in found["children"]] == list(links), "one entry each, in their order"
+        (wait,) = [wait for wait in found["waits"] if wait["child_call_id"] == call]
+        assert wait["status"] == "resolved"
+        exported = (await api.control("GET", "/workflows/o-1/history/export")).json()
+        assert exported["links"]["children"] == found["children"]
 
 
 @pytest.mark.contract("CHILD-19", "CHILD-23", "PCP-11", "CAN-05")

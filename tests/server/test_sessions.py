@@ -122,6 +122,7 @@ async def test_a_worker_must_meet_the_requirements_of_a_session_and_holds_a_boun
         assert (await api.poll("activity"))["worker_session"]["session_id"] == "fourth"
 
 
+@pytest.mark.contract("PROTO-08", "PROTO-09")
 @pytest.mark.parametrize("gone", ["lease", "worker"])
 async def test_when_its_worker_is_gone_another_takes_the_session_over(gone: str) -> None:
     async with serving() as api:
@@ -147,6 +148,10 @@ async def test_when_its_worker_is_gone_another_takes_the_session_over(gone: str)
         assert taken["worker_session"]["session_id"] == "gpu"
         now = await shown(api)
         assert (now["status"], now["lease_owner"]) == ("active", OTHER)
+        # From here on everything of the session goes there, also if the first worker is back.
+        await api.activity("complete", taken)
+        await api.register(ME)
+        assert await api.poll("activity", worker_id=ME) is None or gone == "worker"
 
 
 async def test_a_session_that_forbids_it_is_not_taken_over_and_says_why() -> None:

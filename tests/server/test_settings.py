@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from backstay.cli.main import dw
 from backstay.server.settings import Settings, WrongSetting, load
 
 
@@ -17,6 +19,29 @@ def test_flags_go_before_variables_before_the_file(tmp_path: Path) -> None:
     settings = load({"port": "3", "token": None}, environment)
     assert (settings.port, settings.host, settings.server_id) == (3, "10.0.0.2", "from file")
     assert load({}, {}) == Settings()
+
+
+def variables(command: click.Command = dw) -> dict[str, str]:
+    """The variables of the environment that `dw` reads, of all its commands, each with a value that it may have."""
+    options = [option for option in command.params if isinstance(option, click.Option)]
+    read = {
+        option.envvar: next(iter(getattr(option.type, "choices", [])), "https://flows.example.com")
+        for option in options
+        if isinstance(option.envvar, str)
+    }
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            read |= variables(found)
+    return read
+
+
+def test_a_server_starts_with_every_variable_of_the_command_line_set() -> None:
+    assert {"DW_DB", "DW_SERVER", "DW_TOKEN", "DW_LOG_FORMAT"} <= variables().keys()
+    settings = load({}, variables())
+    assert settings.port == Settings().port
 
 
 @pytest.mark.parametrize(

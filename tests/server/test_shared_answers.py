@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from backstay.server.http_errors import HttpError
-from backstay.server.shared_answers import SharedAnswers
+from backstay.server.http.errors import HttpError
+from backstay.server.http.shared_answers import SharedAnswers
 
 
 class Question:
@@ -43,7 +43,7 @@ async def test_who_comes_while_an_answer_is_made_shares_the_next_one() -> None:
     assert (answers._made, answers._next) == ({}, {})
 
 
-async def test_other_questions_wait_for_nobody() -> None:
+async def test_other_questions_wait_for_no_shared_answer() -> None:
     answers, asked, other = SharedAnswers(), Question(), Question()
     held = asyncio.ensure_future(answers.get("q", asked.make))
     other.go.set()

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from backstay.server import signatures
+from backstay.kernel.values import SECOND
+from backstay.server.access import signatures, used_signatures
 from backstay.server.routes import ROUTES
 
-from .kit import Api, serving
+from .kit import Api, serving, until
 
 KEY = "k3y"
 SIGNED = {"auth": "signature", "signature_key": KEY, "token": None}
@@ -122,7 +125,7 @@ async def test_a_signature_opens_its_request_once() -> None:
     async with serving(**SIGNED) as api:
         assert (await send(api, "GET", "/api/workflows")).status_code == 200
         again = await send(api, "GET", "/api/workflows")
-        assert (again.status_code, "already" in again.json()["message"]) == (401, True)
+        assert (again.status_code, "received before" in again.json()["message"]) == (401, True)
         assert (await send(api, "GET", "/api/workflows", nonce="2")).status_code == 200
         await api.world.advance(299)
         assert (await send(api, "GET", "/api/workflows")).status_code == 401, "for as long as it counts"
@@ -145,7 +148,7 @@ async def test_a_time_that_is_none_is_refused() -> None:
 
 
 async def test_used_signatures_are_bounded_and_never_forgotten_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signatures, "REMEMBERED", 3)
+    monkeypatch.setattr(used_signatures, "REMEMBERED", 3)
     async with serving(**SIGNED) as api:
         for nonce in "abc":
             assert (await send(api, "GET", "/api/workflows", nonce=nonce)).status_code == 200
@@ -154,8 +157,67 @@ async def test_used_signatures_are_bounded_and_never_forgotten_too_early(monkeyp
         ahead = NOW + 300  # as far ahead as a clock may be
         await api.world.advance(601)
         assert (await send(api, "GET", "/api/workflows", nonce="e", time=ahead + 301)).status_code == 200
-        kept = api.server.signatures
-        assert kept is not None
+        kept = api.server.access.used_signatures
         await api.world.advance(601)
         assert (await send(api, "GET", "/api/workflows", nonce="f", time=NOW + 1202)).status_code == 200
         assert len(kept._seen) + len(kept._before) == 2
+
+
+# -- several servers
+
+
+async def signal(api: Api, nonce: str, time: int) -> httpx.Response:
+    return await send(api, "POST", "/api/workflows/o-1/signal/paid", b'{"input": [1]}', nonce=nonce, time=time)
+
+
+async def test_a_signature_opens_its_request_once_at_all_nodes_and_after_a_restart(postgresql_url: str) -> None:
+    signing = {**SIGNED, "store": postgresql_url, "still": False}
+    async with serving(**signing) as one, serving(**signing) as other:
+        now = one.server.now // SECOND
+        assert (await send(one, "POST", "/api/workflows", START, time=now)).status_code == 201
+        first = await asyncio.gather(*(signal(api, "2", now) for api in (one, other, one, other)))
+        assert sorted(answer.status_code for answer in first) == [202, 401, 401, 401]
+    async with serving(**signing) as third:
+        again = await signal(third, "2", now)
+        assert (again.status_code, "received before" in again.json()["message"]) == (401, True)
+        assert (await signal(third, "3", now)).status_code == 202
+        events = (await send(third, "GET", "/api/workflows/o-1/history", time=now)).json()["events"]
+        assert [event["event_type"] for event in events].count("SignalReceived") == 2
+
+
+async def test_a_signature_opens_its_request_once_at_a_file_after_a_restart(tmp_path: Path) -> None:
+    signing = {**SIGNED, "store": f"sqlite:{tmp_path}/app.db"}
+    async with serving(**signing) as api:
+        assert (await send(api, "POST", "/api/workflows", START)).status_code == 201
+        assert (await signal(api, "2", NOW)).status_code == 202
+    async with serving(**signing) as api:
+        assert (await signal(api, "2", NOW)).status_code == 401
+        assert (await signal(api, "3", NOW)).status_code == 202
+
+
+async def test_signatures_that_have_expired_are_removed(tmp_path: Path) -> None:
+    async with serving(**SIGNED, store=f"sqlite:{tmp_path}/app.db") as api:
+        for nonce in "abc":
+            assert (await send(api, "GET", "/api/workflows", nonce=nonce)).status_code == 200
+        store, span = api.server.store, NOW // used_signatures.SPAN
+        assert len(await store.kept(f"signature:{span}")) == 3
+        await api.world.advance(300)
+        await api.server.access.used_signatures.forget()
+        assert len(await store.kept(f"signature:{span}")) == 3, "they are valid yet"
+        await api.world.advance(2 * used_signatures.SPAN)
+        await api.server.access.used_signatures.forget()
+        assert await store.kept(f"signature:{span}") == await store.kept(used_signatures.KINDS) == []
+
+
+async def test_a_signed_request_that_is_handed_on_is_used_once(postgresql_url: str) -> None:
+    """The node that gets it uses its signature; the one that it is handed on to takes its word for that."""
+    signing = {**SIGNED, "store": postgresql_url, "still": False}
+    async with serving(**signing) as one, serving(**signing) as other:
+        await until(lambda: other.server.node_id() in one.server.node.shards.nodes)
+        target = f"/api/worker/query-tasks/{other.server.node_id()}.x/complete"
+        body = b'{"lease_owner": "w", "query_task_attempt": 1}'
+        now = one.server.now // SECOND
+        for status, reason in ((404, "query_task_not_found"), (401, "unauthorized")):
+            answer = await send(one, "POST", target, body, time=now)
+            assert (answer.status_code, answer.json()["reason"]) == (status, reason)
+        assert (await send(other, "POST", target, body, time=now)).status_code == 401

@@ -43,7 +43,7 @@ class Out:
 
 async def reading(api: Api) -> None:
     """Wait until a reader waits, for a stream or for its run."""
-    await until(lambda: api.server.parked == 1 and len(list(api.server.engine.waiters)) > 0)
+    await until(lambda: len(api.server.parked) == 1 and len(list(api.server.engine.waiters)) > 0)
     await settle()
 
 

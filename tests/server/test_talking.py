@@ -9,15 +9,17 @@ import httpx
 import pytest
 
 from backstay.protocol.commands import QueryWorkflow
+from backstay.protocol.history import iso
 
-from .kit import ME, TOKEN, Api, blob, serving, settle, until, value
+from .kit import ME, TOKEN, Api, blob, detail, serving, settle, until, value
 
 DONE = {"type": "complete_workflow"}
 WAIT = {"type": "open_condition_wait", "condition_key": "paid", "condition_definition_fingerprint": "sha256:1"}
 CHARGE = {"type": "schedule_activity", "activity_type": "charge"}
+AMOUNT = {"name": "amount", "required": True, "type": "int", "allows_null": False}
 CONTRACT = {
     "signals": ["pay"],
-    "signal_contracts": [{"name": "pay", "parameters": [{"name": "amount", "required": True, "type": "int"}]}],
+    "signal_contracts": [{"name": "pay", "parameters": [AMOUNT]}],
     "queries": ["state"],
     "query_contracts": [{"name": "state", "parameters": []}],
     "updates": ["rename", "check"],
@@ -46,7 +48,7 @@ async def test_a_query_waits_for_code_that_goes_on_though_its_workers_were_lost(
             assert await api.poll() is not None
             (lost,) = api.server.engine.leases
             api.server.release(lost)
-            await api.server.engine.settle()
+            await api.server.engine.commits.settle()
         asked = asyncio.ensure_future(
             api.server.api.call(QueryWorkflow(workflow_id="o-1", query_name="state", after_signals=True))
         )
@@ -126,6 +128,101 @@ async def test_a_command_outside_of_the_declared_contract_is_refused(
         assert ("did you mean 'pay'?" in said) == (path == "signal/pai"), said
         assert ("cancel or terminate it first" in said) == (path == "archive"), said
         assert await api.poll() is None, "nothing woke the run"
+
+
+BOTH_PLANES = {"api": "/api/workflows/o-1", "webhook": "/webhooks/instances/o-1"}
+
+
+@pytest.mark.contract("DECL-03", "SIG-01", "SIG-04", "SIG-05", "UPD-15", "UPD-16")
+@pytest.mark.parametrize("plane", BOTH_PLANES)
+@pytest.mark.parametrize("around", ["no worker", "a worker with another contract"])
+async def test_arguments_are_checked_by_the_snapshot_of_the_run_with_every_connection(plane: str, around: str) -> None:
+    async with serving() as api:
+        await running(api)
+        await api.worker(f"registrations/{ME}", method="DELETE")
+        if around != "no worker":
+            free = {"signals": ["pay", "other"], "updates": ["rename"], "queries": []}
+            await api.register(workflow_command_contracts={"order": free})
+        headers = {"Authorization": f"Bearer {TOKEN}", "X-Durable-Workflow-Control-Plane-Version": "2"}
+        signals, updates = ("signal", "update") if plane == "api" else ("signals", "updates")
+        for path, given, status, reason, named in (
+            (f"{signals}/pay", {}, 422, "invalid_signal_arguments", "amount"),
+            (f"{signals}/pay", {"input": ["five"]}, 422, "invalid_signal_arguments", "amount"),
+            (f"{signals}/pay", {"input": [None]}, 422, "invalid_signal_arguments", "amount"),
+            (f"{signals}/pay", {"input": [1, 2]}, 422, "invalid_signal_arguments", None),
+            (f"{signals}/pay", {"arguments": {"prise": 1}}, 422, "invalid_signal_arguments", None),
+            (f"{signals}/pay", {"arguments": {"amount": "five"}}, 422, "invalid_signal_arguments", "amount"),
+            (f"{signals}/other", {}, 404, "unknown_signal", None),
+            (f"{updates}/rename", {"input": [1]}, 422, "invalid_update_arguments", None),
+        ):
+            answer = await api.http.post(f"{BOTH_PLANES[plane]}/{path}", json=given, headers=headers)
+            said = answer.json()
+            assert (answer.status_code, said["reason"]) == (status, reason), (path, given, said)
+            recorded = (await detail(api))["commands"][-1]
+            assert (recorded["status"], recorded["id"]) == ("rejected", said["command_id"])
+            assert bool(recorded["validation_errors"]) == (status == 422)
+            assert named is None or named in recorded["validation_errors"], recorded["validation_errors"]
+        assert "SignalReceived" not in await api.types()
+        taken = await api.http.post(
+            f"{BOTH_PLANES[plane]}/{signals}/pay", json={"arguments": {"amount": 7}}, headers=headers
+        )
+        assert (taken.status_code, taken.json()["outcome"]) == (202, "signal_received")
+
+
+@pytest.mark.contract("UPD-17", "QRY-16")
+@pytest.mark.parametrize("plane", BOTH_PLANES)
+async def test_an_update_of_a_run_whose_class_no_live_worker_has_is_rejected_on_record(plane: str) -> None:
+    async with serving() as api:
+        await running(api)
+        await api.worker(f"registrations/{ME}", method="DELETE")
+        await api.register("stranger", supported_workflow_types=["other"], workflow_command_contracts={})
+        headers = {"Authorization": f"Bearer {TOKEN}", "X-Durable-Workflow-Control-Plane-Version": "2"}
+        verb = "update" if plane == "api" else "updates"
+        answer = await api.http.post(
+            f"{BOTH_PLANES[plane]}/{verb}/rename", json={"input": ["x"], "wait_for": "accepted"}, headers=headers
+        )
+        said = answer.json()
+        assert (answer.status_code, said["outcome"], said["rejection_reason"]) == (
+            409,
+            "rejected_workflow_definition_unavailable",
+            "workflow_definition_unavailable",
+        )
+        found = await detail(api)
+        assert (found["can_update"], found["update_blocked_reason"]) == (False, "workflow_definition_unavailable")
+        (update,) = found["updates"]
+        assert (update["status"], update["rejection_reason"]) == ("rejected", "workflow_definition_unavailable")
+        assert "rename" in found["declared_updates"], "the run declares it all the same"
+        await api.register()
+        again = await api.http.post(
+            f"{BOTH_PLANES[plane]}/{verb}/rename", json={"input": ["x"], "wait_for": "accepted"}, headers=headers
+        )
+        assert again.status_code == 202, "the class is back"
+
+
+@pytest.mark.contract("CMD-13", "UPD-08", "UPD-11")
+async def test_a_failed_update_keeps_what_its_worker_said_and_a_lookup_says_that_it_is_one() -> None:
+    async with serving() as api:
+        await running(api)
+        update_id = (await post(api, "update/rename", {"input": ["b"]})).json()["update_id"]
+        path = f"/workflows/o-1/updates/{update_id}"
+        looked = (await api.control("GET", path)).json()
+        assert (looked["wait_for"], looked["update_status"], looked["update_id"]) == ("status", "accepted", update_id)
+        fields = {"message": "taken", "exception_class": "shop:Taken", "exception_type": "E", "non_retryable": True}
+        task = await api.poll()
+        whole = {"type": "fail_update", "update_id": update_id, **fields}
+        for missing in ("update_id", "message"):
+            refused = await api.complete(task, {name: whole[name] for name in whole if name != missing})
+            assert refused.status_code == 422, missing
+        assert (await api.complete(task, whole)).status_code == 200
+        found = await detail(api)
+        (update,) = found["updates"]
+        assert (update["status"], update["failure_message"], update["update_id"]) == ("failed", "taken", update_id)
+        assert update["update_id"] != update["command_id"]
+        (failure,) = found["exceptions"]
+        assert {name: failure[name] for name in fields} == fields
+        assert (failure["source_kind"], failure["source_id"]) == ("workflow_update", update_id)
+        looked = (await api.control("GET", path)).json()
+        assert (looked["wait_for"], looked["update_status"]) == ("status", "failed")
 
 
 @pytest.mark.contract("UPD-06", "UPD-07")
@@ -335,13 +432,12 @@ async def test_a_query_is_answered_by_a_worker_from_committed_history() -> None:
         asked = asyncio.create_task(post(api, "query/state"))
         task = await api.poll("query", timeout_seconds=30)
         assert {
-            "query_task_id",
-            "query_task_attempt",
-            "workflow_id",
-            "run_id",
-            "workflow_type",
-            "query_name",
+            *("query_task_id", "query_task_attempt", "workflow_id", "run_id", "workflow_type", "query_name"),
+            *("payload_codec", "workflow_arguments", "query_arguments", "history_events", "task_queue"),
+            *("lease_owner", "lease_expires_at"),
         } <= task.keys()
+        assert (task["query_task_attempt"], task["workflow_id"], task["workflow_type"]) == (1, "o-1", "order")
+        assert (task["task_queue"], task["lease_expires_at"] > iso_of(api)) == ("q", True)
         assert (task["task_type"], task["task_id"], task["lease_owner"]) == ("query", task["query_task_id"], ME)
         assert (task["query_name"], task["run_id"], task["payload_codec"]) == ("state", started["run_id"], "avro")
         assert [e["event_type"] for e in task["history_events"]][-1] == "ConditionWaitOpened"
@@ -382,7 +478,7 @@ async def test_the_failure_of_a_query_at_its_worker_is_told_to_the_caller() -> N
 
 @pytest.mark.contract("STREAM-13", "QRY-07")
 async def test_closing_a_query_task_again_tells_how_it_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backstay.server.remote_queries.REMEMBERED", 2)
+    monkeypatch.setattr("backstay.server.workers.remote_queries.REMEMBERED", 2)
     async with serving() as api:
         await running(api)
         failed = {"failure": {"message": "cannot", "reason": "query_rejected"}}
@@ -479,6 +575,7 @@ async def test_workers_are_told_that_the_run_was_closed(verb: str, status: str) 
         for call, more in (("complete", {"result": 1}), ("fail", {"failure": {"message": "x"}})):
             answer = await api.activity(call, work, **more)
             assert (answer.status_code, answer.json()["outcome"]) == (409, "ignored")
+            assert answer.json()["run_closed_reason"] == status
             assert answer.json()["run_closed_at"] == described["closed_at"]
         assert (await api.types()).count("ActivityCancelled") == 1
         again = await post(api, verb)
@@ -487,7 +584,7 @@ async def test_workers_are_told_that_the_run_was_closed(verb: str, status: str) 
 
 
 @pytest.mark.contract("REC-06", "HOOK-04")
-async def test_commands_to_a_run_reach_that_run_or_nobody() -> None:
+async def test_commands_to_a_run_reach_that_run_or_no_run() -> None:
     async with serving() as api:
         first = await running(api, {"type": "continue_as_new"})
         second = (await api.describe())["run_id"]
@@ -509,3 +606,100 @@ async def test_a_paused_run_gives_nothing_out() -> None:
         assert (await post(api, "unpause")).status_code == 200
         await settle()
         assert await api.poll("activity") is not None
+
+
+@pytest.mark.contract("QRY-04")
+@pytest.mark.parametrize("given", ["values", "an envelope"])
+async def test_the_arguments_of_a_run_and_of_a_query_come_to_the_worker_as_they_were_encoded(given: str) -> None:
+    async with serving() as api:
+        contract = {"queries": ["state"], "query_contracts": [{"name": "state", "parameters": [AMOUNT]}]}
+        await api.register(workflow_command_contracts={"order": contract})
+        values, asked = ["book", 2], [7]
+        await api.start(input=values if given == "values" else blob(values))
+        await api.complete(await api.poll(), WAIT)
+        body = {"input": asked if given == "values" else blob(asked)}
+        caller = asyncio.create_task(post(api, "query/state", body))
+        task = await api.poll("query", timeout_seconds=30)
+        assert (task["workflow_arguments"], task["query_arguments"]) == (blob(values), blob(asked))
+        done = {"lease_owner": ME, "query_task_attempt": 1, "result": "ok", "result_envelope": blob("ok")}
+        await api.worker(f"query-tasks/{task['query_task_id']}/complete", done)
+        assert (await caller).json()["result"] == "ok"
+
+
+@pytest.mark.contract("UPD-19")
+@pytest.mark.parametrize("plane", BOTH_PLANES)
+async def test_an_update_behind_a_signal_that_is_not_applied_yet_is_rejected_until_it_is(plane: str) -> None:
+    async with serving() as api:
+        await running(api)
+        assert (await post(api, "signal/pay", {"input": [1]})).status_code == 202  # no worker takes its task
+        verb = "update" if plane == "api" else "updates"
+        headers = {"Authorization": f"Bearer {TOKEN}", "X-Durable-Workflow-Control-Plane-Version": "2"}
+
+        async def rename() -> httpx.Response:
+            body = {"input": ["x"], "wait_for": "accepted"}
+            return await api.http.post(f"{BOTH_PLANES[plane]}/{verb}/rename", json=body, headers=headers)
+
+        for number in (1, 2):
+            answer = await rename()
+            said = answer.json()
+            assert (answer.status_code, said["outcome"]) == (409, "rejected_pending_signal")
+            assert said["rejection_reason"] == "earlier_signal_pending"
+            assert (await api.types()).count("UpdateRejected") == number
+        recorded = (await detail(api))["commands"][-1]
+        assert (recorded["status"], recorded["outcome"]) == ("rejected", "rejected_pending_signal")
+        assert "UpdateAccepted" not in await api.types()
+        await api.complete(await api.poll(), WAIT)
+        assert "SignalApplied" in await api.types()
+        assert (await rename()).status_code == 202, "the signal is applied"
+
+
+@pytest.mark.contract("ARCH-04")
+async def test_an_open_run_is_not_archived_whether_it_is_named_or_not() -> None:
+    async with serving() as api:
+        run_id = (await running(api))["run_id"]
+        before = await api.types()
+        for path in ("o-1", f"o-1/runs/{run_id}"):
+            refused = await api.control("POST", f"/workflows/{path}/archive", {})
+            said = refused.json()
+            assert (refused.status_code, said["outcome"]) == (409, "rejected_run_not_closed")
+            assert said["rejection_reason"] == "run_not_closed"
+        found = await detail(api)
+        assert (found["can_archive"], found["archive_blocked_reason"]) == (False, "run_not_closed")
+        assert [one["outcome"] for one in found["commands"][-2:]] == ["rejected_run_not_closed"] * 2
+        assert (await api.types(), found["archived_at"]) == (before, None)
+
+
+@pytest.mark.contract("COND-08")
+@pytest.mark.parametrize("busy", [False, True], ids=["no task is open", "a task is open"])
+async def test_an_update_that_makes_a_condition_hold_leaves_one_task_and_no_timer(busy: bool) -> None:
+    async with serving() as api:
+        await running(api, WAIT | {"timeout_seconds": 60}, CHARGE)
+
+        async def tasks() -> list[str]:
+            open_states = ("ready", "leased")
+            found = (await detail(api))["tasks"]
+            return [one["id"] for one in found if one["type"] == "workflow" and one["status"] in open_states]
+
+        if busy:
+            await api.activity("complete", await api.poll("activity"), result=1)
+            assert len(await tasks()) == 1
+        update_id = (await post(api, "update/rename", {"input": ["x"], "wait_for": "accepted"})).json()["update_id"]
+        task = await api.poll()
+        while task["workflow_update_id"] is None:
+            await api.complete(task, WAIT | {"timeout_seconds": 60})
+            task = await api.poll()
+        await api.complete(task, {"type": "complete_update", "update_id": update_id})
+        assert len(await tasks()) == 1, "one, whoever else wanted it"
+        await api.complete(await api.poll(), {"type": "start_timer", "delay_seconds": 600})
+        types = await api.types()
+        assert types.count("ConditionWaitSatisfied") == 1
+        assert types.index("TimerCancelled") < types.index("ConditionWaitSatisfied")
+        length = len(types)
+        await api.world.advance(120)
+        assert "ConditionWaitTimedOut" not in await api.types()
+        assert len(await api.types()) == length, "the timeout comes no more"
+        assert await tasks() == []
+
+
+def iso_of(api: Api) -> str:
+    return iso(api.server.now)

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from backstay.cli.main import dw
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
 from .kit import ME, TOKEN, Api, serving
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ async def lose_the_task(api: Api, workflow_id: str) -> None:
 
 
 @pytest.mark.contract("TOPO-04")
-async def test_a_server_whose_own_wake_is_off_does_not_sweep_while_somebody_else_does() -> None:
+async def test_a_server_whose_own_wake_is_off_does_not_sweep_while_another_process_does() -> None:
     async with serving() as ordinary, serving(v2_matching_role_queue_wake=False, wake_signal_ttl_seconds=20) as quiet:
         assert ((await role(ordinary))["queue_wake_enabled"], (await role(ordinary))["wake_owner"]) == (True, "server")
         assert ((await role(quiet))["queue_wake_enabled"], (await role(quiet))["wake_owner"]) == (False, "repair_pass")
@@ -107,7 +109,7 @@ async def test_a_pass_of_a_server_that_is_not_the_engine_says_so() -> None:
         api.server.engine.owned[:] = b"\1" * 256
 
 
-async def test_a_server_that_is_not_the_engine_asks_nobody() -> None:
+async def test_a_server_that_is_not_the_engine_asks_no_worker() -> None:
     async with serving() as api:
         await api.register()
         await api.start("w")
@@ -115,7 +117,7 @@ async def test_a_server_that_is_not_the_engine_asks_nobody() -> None:
         poll = {"worker_id": "worker-1", "task_queue": "q", "timeout_seconds": 45}
         await until(lambda: len(api.server.questions.waiting) == 1)
         waiting = asyncio.create_task(api.worker("update-validation-tasks/poll", poll))
-        await until(lambda: api.server.parked == 1)
+        await until(lambda: len(api.server.parked) == 1)
         api.server.engine.owned[:] = bytes(256)
         for lost in api.server.node.lifecycle.on_lost:
             lost()
@@ -216,6 +218,36 @@ def test_a_dedicated_process_owns_the_sweeps_and_work_goes_on_without_it(executi
     assert "looks through" in matcher.lines[0]
     assert any("trying again" in line for line in matcher.lines), "said once, and then patient"
     work("without-it")
+
+
+@pytest.mark.contract("TOPO-03", "TOPO-04", "REPAIR-26", "MATCH-17")
+def test_only_the_dedicated_process_restores_lost_work_while_its_marker_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server looks for nothing by itself for an hour, so what comes back came from the loop."""
+    monkeypatch.setenv("DW_V2_MATCHING_ROLE_QUEUE_WAKE", "0")
+    monkeypatch.setenv("DW_WAKE_SIGNAL_TTL_SECONDS", "3600")
+    file = tmp_path / "dedicated.db"
+    server = Running(file)
+    try:
+        call(server, "POST", "/worker/register", {"worker_id": "w", "task_queue": "q", "runtime": "python"})
+        call(server, "POST", "/workflows", {"workflow_type": "order", "workflow_id": "lost", "task_queue": "q"})
+        with closing(sqlite3.connect(file, isolation_level=None, timeout=PATIENCE)) as rows:
+            assert rows.execute("delete from task").rowcount == 1
+
+        def state() -> str:
+            return call(server, "GET", "/workflows/lost/detail")["liveness_state"]
+
+        assert state() == "repair_needed"
+        matcher = Matcher(server.url)
+        try:
+            wait_for(lambda: state() == "workflow_task_ready", "the loop has restored it")
+        finally:
+            assert matcher.stop() == 0, matcher.lines
+        assert "1 candidates, 1 repaired\n" in matcher.lines
+        assert call(server, "GET", "/cluster/info")["topology"]["matching_role"]["wake_marker"]["owner"] != "backstay"
+    finally:
+        assert server.stop() == 0
 
 
 @pytest.mark.contract("REPAIR-26")

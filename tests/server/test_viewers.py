@@ -7,16 +7,17 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
 from backstay.cli.main import dw
+from backstay.protocol.hidden_payloads import HIDDEN
 from backstay.protocol.redaction import FRAME
-from backstay.server.auth import ADMIN, OPERATOR, READER
-from backstay.server.hidden_payloads import HIDDEN
-from backstay.server.router import Route
+from backstay.server.access.auth import ADMIN, OPERATOR, READER
+from backstay.server.http.router import Route
 from backstay.server.routes import ROUTES
 
 from .kit import Api, blob, serving
@@ -58,6 +59,8 @@ async def furnished() -> AsyncIterator[Furnished]:
         answer = await api.complete(await api.poll(), charge, charge, side, memo, WAIT)
         assert answer.status_code == 200, answer.text
         activity = await api.poll("activity")
+        told = {"message": f"card {SECRET}", "details": {"pin": SECRET}}
+        assert (await api.activity("heartbeat", activity, progress=told)).status_code == 200
         assert (await api.activity("heartbeat", activity, details={"at": SECRET})).status_code == 200
         assert (await api.activity("complete", activity, result=blob(SECRET))).status_code == 200
         failing = await api.poll("activity")
@@ -143,6 +146,32 @@ async def test_a_viewer_without_payloads_reads_none_on_any_route() -> None:
         }
 
 
+async def test_a_search_finds_nothing_that_is_not_shown() -> None:
+    """Or whoever may not read a payload guesses it letter by letter."""
+    async with furnished() as here:
+
+        async def found(text: str, token: str) -> list[dict[str, Any]]:
+            answer = await here.api.control("GET", "/workflows/o-1/history", params={"text": text}, token=token)
+            assert answer.status_code == 200, answer.text
+            return answer.json()["events"]
+
+        for text in (SECRET, SECRET[:3], SECRET[-3:], f"card {SECRET}", "4711", "pin", HIDDEN, "hidden"):
+            assert await found(text, here.blind) == [], text
+        assert "ActivityHeartbeatRecorded" in {event["event_type"] for event in await found(SECRET, here.viewer)}
+        for text in ("declined", "charge", "ActivityFailed"):
+            seen = await found(text, here.blind)
+            assert seen, text
+            assert all(text.lower() in str(event).lower() for event in seen), text
+
+
+async def test_a_viewer_without_payloads_reads_the_metrics() -> None:
+    async with furnished() as here:
+        answer = await here.api.http.get("/metrics", headers={"Authorization": f"Bearer {here.blind}"})
+        assert answer.status_code == 200
+        assert "backstay_open_runs" in answer.text
+        assert SECRET not in answer.text
+
+
 async def test_what_is_no_payload_stays() -> None:
     async with furnished() as here:
         detail = (await here.api.control("GET", "/workflows/o-1/detail", token=here.blind)).json()
@@ -188,7 +217,7 @@ async def test_the_command_line_makes_viewers(tmp_path: Path) -> None:
         arguments = ["--role", "viewer", "--no-payloads", "--db", str(database)]
         done = await asyncio.to_thread(CliRunner().invoke, dw, ["token", "create", *arguments])
         assert done.exit_code == 0, done.output
-        await api.server.tokens.load()
+        await api.server.access.tokens.load()
         me = (await api.control("GET", "/session", token=done.stdout.strip())).json()
         assert (me["role"], me["payloads"]) == ("viewer", False)
         listed = await asyncio.to_thread(CliRunner().invoke, dw, ["token", "list", "--db", str(database)])

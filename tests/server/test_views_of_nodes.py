@@ -73,7 +73,7 @@ async def test_tasks_that_no_worker_can_take_are_found_by_every_node(postgresql_
             assert (gap["task_queue"], gap["missing"], gap["ready_count"]) == ("q", "queue", 12)
             told = await get(api, "/workflows/o-1/why")
             assert "No live worker serves" in told["sentence"]
-        async with AsyncBackstay(postgresql_url, run_tasks=True) as app:
+        async with AsyncBackstay(postgresql_url, client_only=False) as app:
             await until(lambda: all(len(api.server.node.shards.nodes) == 4 for api in everybody))
             me = app.engine.store.me
             await until(lambda: all(me in {row.owner for row in api.server.node.shards.rows} for api in everybody))
@@ -101,7 +101,7 @@ async def test_a_pass_repairs_what_other_nodes_own(postgresql_url: str) -> None:
         asked = everybody[0]
         await work(everybody)
         for api in everybody:
-            await api.server.engine.drain()
+            await api.server.engine.commits.drain()
         place = address(postgresql_url)
         connection = await asyncpg.connect(place.dsn)
         await connection.execute(f"delete from {place.schema}.task")
@@ -138,3 +138,21 @@ async def test_commits_that_the_database_has_lost_are_a_finding(postgresql_url: 
 
 async def codes(api: Api) -> list[str]:
     return [one["code"] for one in (await get(api, "/system/health"))["findings"]]
+
+
+async def test_runs_of_shards_that_were_handed_over_get_their_views_at_once(postgresql_url: str) -> None:
+    """The node that had them did not store their views any more. The other one looks for them, though it was idle."""
+    async with (
+        serving(store=postgresql_url, still=False, node_name="one") as one,
+        serving(store=postgresql_url, still=False, node_name="two") as two,
+    ):
+        await until(lambda: sum(two.server.engine.owned) == 128)
+        await until(lambda: two.server.node.views._next_pass > two.server.engine.world.now())
+        one.server.node.projector.stop()
+        await work([one, two])
+        assert 0 < (await get(two, "/overview"))["stock"]["without_view"] <= 8
+        await two.control("POST", "/nodes/one/drain", {})
+        await until(lambda: two.server.engine.owns_all)
+        async with asyncio.timeout(PATIENCE):
+            while (await get(two, "/overview"))["stock"]["without_view"]:
+                await asyncio.sleep(0.1)

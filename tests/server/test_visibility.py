@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from backstay.server.http_errors import HttpError
-from backstay.server.visibility import parse
+from backstay.server.http.errors import HttpError
+from backstay.server.operators.visibility import parse
 
 from .kit import Api, serving
 

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 
 from backstay.kernel.message import Refused
-from backstay.kernel.values import SECOND
+from backstay.kernel.values import SECOND, condition_wait_id
 from backstay.protocol.native import client as calls
 from backstay.protocol.native import worker as wire
-from backstay.server.router import Route
+from backstay.server.http.router import Route
 from backstay.server.routes import ROUTES
 
 from ..store.seam import connection_of
@@ -45,11 +45,12 @@ OWN = {
     *("GET " + path for path in ("/api/task-queues/{queue}/tasks", "/api/overview", "/api/wakes", "/api/time-spent")),
     *("GET /api/system/" + name for name in ("operator-metrics", "metrics", "health", "repair", "retention")),
     *("GET /api/system/activity-timeouts", "GET /api/system/projections", "GET /api/system/liveness"),
-    *("GET /api/cluster/info", "GET /api/audit", "GET /api/nodes"),
+    *("GET /api/cluster/info", "GET /api/audit"),
     "GET /metrics",
     *("GET " + path for path in ("/api/flows/definition", "/api/flows/{bucket}/count", "/api/suggest")),
     *("POST /api/call/" + verb for verb in ("list-workflows", "list-schedules", "search-runs", "count-runs")),
     "GET /api/stats",
+    "GET /api/capabilities",
     # Makes something of one's own, which may have the name that something has elsewhere.
     *("POST " + path for path in ("/api/workflows", "/api/activities", "/api/schedules", "/api/saved-views")),
     "POST /api/schedules/preview",
@@ -166,6 +167,7 @@ class Tenants:
             "name": "attr_b",
             "stream": "out",
             "update_id": f"{run}-u1.2",
+            "wait_id": condition_wait_id(run, 1),
             "attempt_id": self.tasks["activity"]["activity_attempt_id"],
             "activity_execution_id": self.tasks["activity"]["activity_attempt_id"].rpartition("-")[0],
             "station": station,
@@ -229,6 +231,7 @@ class Tenants:
             "schedule_id": "sched-b",
             "session_id": "sess-b",
             "update_id": self.ids["update_id"],
+            "wait_id": self.ids["wait_id"],
             "message_id": "m",
             "stream_name": "out",
             "workflow_type": "flow",

@@ -32,6 +32,10 @@ ROWS = {
 }
 
 
+PATIENCE = 600  # seconds
+State = tuple[dict[str, list[str]], list[Any]]
+
+
 class TenantsOfTwoNodes(Tenants):
     """`teamb` is at one node; requests of `teama` go to the other."""
 
@@ -44,9 +48,9 @@ class TenantsOfTwoNodes(Tenants):
     ) -> httpx.Response:
         headers = VERSIONS | {"Authorization": f"Bearer {self.tokens[who, role]}", "X-Namespace": namespace or who}
         http = (self.front if who == A else self.api).http
-        return await http.request(method, path, json=body, headers=headers | more, timeout=60)
+        return await http.request(method, path, json=body, headers=headers | more, timeout=PATIENCE)
 
-    async def state(self) -> tuple[dict[str, list[str]], list[Any]]:
+    async def state(self) -> State:
         """Everything of `teamb`, on disk and in memory, and the wishes of administrators."""
         store = self.api.server.store
         assert isinstance(store, PostgresqlStore)
@@ -54,9 +58,16 @@ class TenantsOfTwoNodes(Tenants):
         return rows, self.waiting()
 
 
+def _changes(before: State, after: State) -> list[Any]:
+    """What differs: rows by table, and what is in memory."""
+    rows = [(name, set(before[0][name]) ^ set(after[0][name])) for name in ROWS if before[0][name] != after[0][name]]
+    return [*rows, *(pair for pair in zip(before[1], after[1], strict=True) if pair[0] != pair[1])]
+
+
 @asynccontextmanager
 async def tenants(store: str) -> AsyncIterator[TenantsOfTwoNodes]:
-    async with two(store) as nodes:
+    # The clock is the database's and cannot stand still, so what `teamb` has asked must outlast a slow test.
+    async with two(store, query_timeout_seconds=PATIENCE) as nodes:
         both = TenantsOfTwoNodes(nodes)
         try:
             await both.furnish()
@@ -83,7 +94,7 @@ async def test_ids_of_another_namespace_open_nothing_at_another_node(postgresql_
                         wrong.append(f"{route.method} {path}: {answer.status_code} {answer.text[:200]}")
                     after = await both.state()
                     if after != before:
-                        wrong.append(f"{route.method} {path}: changed something of {B}")
+                        wrong.append(f"{route.method} {path}: changed something of {B}: {_changes(before, after)}")
                         before = after
         assert not wrong, "\n".join(wrong)
 
@@ -105,7 +116,8 @@ async def test_reports_of_a_worker_of_our_own_reach_only_its_namespace_through_a
         opening = {"worker_id": ME, "queues": ["q"], "holding": held, "total": [1, 1, 1]}
         for node in (both.front.server.node_id(), both.api.server.node_id()):
             to = {wire.TO_HEADER: str(node)}
-            opened = await both.send(A, "worker", "POST", wire.OPEN, opening, **to)
+            named = opening | {"named_by": both.front.server.node_id()}
+            opened = await both.send(A, "worker", "POST", wire.OPEN, named, **to)
             assert opened.json()["node"] == node
             body = {
                 "worker_id": ME,

@@ -117,6 +117,12 @@ async def no_worker_of_build(api: Api) -> None:
     await api.register(build_id="build-2")
 
 
+async def no_worker_of_activity_connection(api: Api) -> None:
+    await running(api, CHARGE | {"connection": "eu"})
+    await api.control("DELETE", "/workers/worker-1")
+    await api.register("american", connection="us")
+
+
 async def blocked(api: Api) -> None:
     await running(api, TIMER, workflow_definition_fingerprints={"order": "sha256:1"})
     await post(api, "signal/pay")
@@ -178,7 +184,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
         waits_for_signal,
         "waits_for_signal",
         "info",
-        r"Waits for signal pay for 1 min; it gives up in 9 min\.",
+        r"Waits for signal pay for 1 min; it times out in 9 min\.",
         "signal",
         None,
         {},
@@ -187,7 +193,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
         waits_for_condition,
         "waits_for_condition",
         "info",
-        r"Waits for 1 min until its condition “paid” holds; it gives up in 9 min\.",
+        r"Waits for 1 min until its condition “paid” holds; it times out in 9 min\.",
         "signal",
         None,
         {},
@@ -218,7 +224,7 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
         task_failed,
         "tries_again",
         "warning",
-        r"Its workflow task failed with “no such module” and is tried again (in \d+ s|soon)\.",
+        r"Its workflow task failed with “no such module” and is retried (in \d+ s|soon)\.",
         "repair",
         "retrying",
         {},
@@ -283,8 +289,8 @@ TABLE: list[tuple[Callable[[Api], Awaitable[None]], str, str, str, str | None, s
         blocked,
         "blocked",
         "danger",
-        r"Blocked for 1 min: its code no longer fits its history: “recorded a timer, the code asks for an activity”\.",
-        "repair",
+        r"Blocked for 1 min by worker worker-1: the code no longer fits the history of the run: “recorded a timer, the code asks for an activity”\.",
+        "deploy",
         "blocked",
         {},
     ),
@@ -355,7 +361,7 @@ async def test_every_state_has_its_sentence(
         assert (found["action"] or {}).get("verb") == action
         if action is not None:
             assert found["action"]["label"]
-            assert found["action"]["allowed"] is (action not in ("start_worker", "raise_limit"))
+            assert found["action"]["allowed"] is (action not in ("start_worker", "raise_limit", "deploy"))
             assert found["action"]["allowed"] or found["action"]["reason"]
         is_open = found["state"] not in ("completed", "failed", "cancelled", "terminated", "continued")
         assert (found["resume_source"] is None) is not is_open
@@ -385,7 +391,7 @@ async def test_the_action_does_what_it_says() -> None:
         done = await post(api, f"activities/{action['target']}/retry-now")
         assert done.status_code == 200, done.text
         assert (await why(api))["verb"] == "queued"
-    for bring, verb in ((paused, "unpause"), (blocked, "repair"), (lost, "repair")):
+    for bring, verb in ((paused, "unpause"), (lost, "repair")):
         async with serving(task_repair_loop_throttle_seconds=3600) as api:
             await bring(api)
             before = await why(api)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backstay.server import workers
+from backstay.server.workers import worker_registry as workers
 
 from .kit import Api, serving
 
@@ -122,7 +122,7 @@ async def test_a_list_of_workers_leaves_out_what_they_declare() -> None:
         assert {name: worker[name] for name in row} == row
 
 
-async def test_workers_that_nobody_hears_of_are_forgotten() -> None:
+async def test_silent_workers_are_forgotten() -> None:
     async with serving(worker_forgotten_after_seconds=600) as api:
         await api.register("killed")
         await api.register("alive")

@@ -303,6 +303,33 @@ async def test_history_comes_in_pages_and_packed_when_asked() -> None:
             assert (bad.status_code, bad.json()["reason"]) == (400, "invalid_page_token")
 
 
+@pytest.mark.contract("HIST-02", "HIST-03")
+@pytest.mark.parametrize("name", ["history_page_size", "page_size", "limit"])
+async def test_no_page_of_a_history_has_more_than_a_thousand_events(name: str) -> None:
+    async with serving() as api:
+        task = await leased(api)
+        effects = [{"type": "record_side_effect", "result": blob(n)["blob"]} for n in range(900)]
+        await api.complete(task, *effects, {"type": "start_timer", "delay_seconds": 1})
+        await api.world.advance(2)
+        await api.complete(await api.poll(), *effects[:300], {"type": "start_timer", "delay_seconds": 1})
+        await api.world.advance(2)
+        size: dict[str, Any] = {name: 5000} if name == "history_page_size" else {}
+        task = await api.poll(**size)
+        assert len(task["history_events"]) == (1000 if name == "history_page_size" else 500)
+        lease = {"lease_owner": ME, "workflow_task_attempt": task["workflow_task_attempt"], "after_sequence": 0}
+        path = f"workflow-tasks/{task['task_id']}/history"
+        for asked, given in ((5000, 1000), (1001, 1000), (1000, 1000), (999, 999), (7, 7)):
+            page = (await api.worker(path, lease | {name: asked})).json()
+            assert (len(page["history_events"]), page["has_more"], page["next_after_sequence"]) == (given, True, given)
+        rest = (await api.worker(path, lease | {name: 5000, "after_sequence": 1000})).json()
+        assert (len(rest["history_events"]), rest["has_more"]) == (task["total_history_events"] - 1000, False)
+        events = f"/workflows/o-1/runs/{task['run_id']}/history"
+        assert len((await api.control("GET", f"{events}?page_size=1000")).json()["events"]) == 1000
+        assert len((await api.control("GET", f"{events}?page_size=1001")).json()["events"]) == 1000
+        assert (await api.control("GET", f"{events}?limit=5")).json()["reason"] == "unknown_parameter"
+
+
+@pytest.mark.contract("UPD-01")
 async def test_the_pages_of_an_update_have_the_answers_to_those_before_it() -> None:
     async with serving() as api:
         await api.complete(await leased(api), NAP)

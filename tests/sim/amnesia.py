@@ -11,7 +11,7 @@ from copy import deepcopy
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
 if TYPE_CHECKING:
     from .nodes import Node

@@ -7,23 +7,24 @@ code, and compares that with the rows, with what the clients were told, and with
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from backstay.codec.values import loads
-from backstay.engine.cache import CachedInstance, Reply
-from backstay.engine.describe import describe_state, with_history
-from backstay.engine.engine import Engine
-from backstay.engine.refusals import is_refusal
-from backstay.engine.waiters import ENDED
+from backstay.engine.core.cache import CachedInstance, Reply
+from backstay.engine.core.engine import Engine
+from backstay.engine.core.refusals import is_refusal
+from backstay.engine.core.waiters import ENDED
+from backstay.engine.reading.describe import describe_state, with_history
 from backstay.kernel.decision import Decision, InstanceRow
 from backstay.kernel.event import HistoryDamaged, Recorded, clock
 from backstay.kernel.features import pause
 from backstay.kernel.features.activity import Activities
 from backstay.kernel.features.child.messages import StartFromParent
+from backstay.kernel.features.start import started_of
 from backstay.kernel.features.workflow_task.expected import due_task_id
 from backstay.kernel.groups import Groups
 from backstay.kernel.machine import Machine
@@ -36,6 +37,7 @@ from backstay.kernel.values import SECOND, activity_task_id, instance_kind
 from backstay.protocol.commands import SIGNAL_WAIT
 from backstay.protocol.export import bundle
 from backstay.protocol.requests import AwaitResult
+from backstay.sdk.author.workflow import definition_of
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.reactions import REACTIONS
 from backstay.sdk.worker.registry import Registry
@@ -64,7 +66,7 @@ CLOSES = {
 }
 AFTERWARDS = {
     *("UpdateCompleted", "ActivityCancelled", "ParentClosePolicyApplied", "ParentClosePolicyFailed"),
-    "ScheduleStartConfirmed",
+    *("ScheduleStartConfirmed", "ScheduleActionClosed", "ScheduleActionContinued"),  # more about them in `ScheduleLaws`
     *("ArchiveRequested", "WorkflowArchived"),
 }
 OPENS = {
@@ -89,6 +91,10 @@ HEARD = 45
 
 HEARD_OVER_LINKS = HEARD + 30
 """The same if the answer comes over a link: it may be lost, and is asked for again."""
+
+
+READ = 100
+"""How often a node may read an instance in calm, without a commit to it: for each sweep, wait and question."""
 
 
 class Watched:
@@ -132,6 +138,10 @@ class Auditor:
         self.seen: dict[str, Any] = {}
         self.checks: Counter[str] = Counter()
         self.touched: set[int] = set()
+        self.read: defaultdict[int, Counter[str]] = defaultdict(Counter)  # how often since its last commit, by node
+        self.leased: dict[
+            tuple[str, int], int
+        ] = {}  # ordinary workflow tasks and their attempts, and when they were leased
         self.schedules = ScheduleLaws(sim)
         self.ownership = OwnershipLaws(sim, self.must)
         self.at_work: set[str] = set()  # workflow tasks that are leased
@@ -155,6 +165,7 @@ class Auditor:
             self.event(entry, decision.instance)
         row = decision.instance
         self.touched.add(row.key)
+        self.read.pop(row.key, None)
         if any(command.command_type == "pause" for command in decision.commands):
             self.halted.add(row.key)
         self.sim.falsified.difference_update(run.key for _, run in decision.runs)
@@ -164,6 +175,7 @@ class Auditor:
             for task in [change.task for change in decision.tasks if change.task is not None]:
                 begun = task.state != "leased" or task.leased_at is not None
                 self.must(begun, "I4 a lease is given, not made up", (row.workflow_id, task))
+        self.given_once(decision)
         self.handed_out(decision)
         one_task_each(self.sim, decision, self.must)
         self.schedules.committed(decision)
@@ -174,6 +186,27 @@ class Auditor:
             self.sent.add(made)
         self.taken.update(decision.taken_sends)
         self.sim.operated(1)
+
+    def given_once(self, decision: Decision) -> None:
+        """No two leases of an ordinary workflow task have one number: a report says by it which of them it is of."""
+        for task in [change.task for change in decision.tasks if change.task is not None]:
+            ordinary = task.kind == "workflow" and task.history_limit is None
+            if (
+                ordinary
+                and task.state == "leased"
+                and task.leased_at is not None
+                and not self.sim.amnesia.is_of(task.id)
+            ):
+                first = self.leased.setdefault((task.id, task.attempt), task.leased_at)
+                self.must(first == task.leased_at, "I4 an attempt is given once", (task.id, task.attempt, first))
+
+    def loads(self, node: str, key: int) -> None:
+        """In calm nobody reads an instance again and again that does not change."""
+        if self.sim.calm_at is None or key in self.sim.damaged or key in self.sim.sabotaged:
+            return
+        self.read[key][node] += 1
+        times = self.read[key][node]
+        self.must(times <= READ, "nobody reads an instance again and again", (node, key, times))
 
     def left_alone(self, decision: Decision) -> None:
         """The row of a workflow task that somebody works on does not go away as long as history has use for it."""
@@ -294,6 +327,7 @@ class Auditor:
         flow.last_decision = row.last_decision
         flow.command_sequence = row.command_sequence
         flow.cursor = row.cursor
+        flow.attempts = row.attempts
         flow.next_wake = row.next_wake
         if loaded.run is not None:
             run = flow.run = Run(loaded.run.key, loaded.run.run_id, loaded.run.number)
@@ -495,8 +529,9 @@ class Auditor:
             self.must(live_run.block is None, "I5 a cold replay agrees with history", (id, live_run.block))
             ended = next((e for e in history if e.type == "WorkflowCompleted"), None)
             # A change that older code got past, with no step behind it, cannot be told from one that is new.
-            started = next(e.event for e in history if e.type == "WorkflowStarted")
-            newer = started.workflow_definition_fingerprint == definition.fingerprint  # type: ignore[attr-defined]
+            started = started_of(history)
+            assert started is not None
+            newer = started.workflow_definition_fingerprint == definition.fingerprint
             fired = self.sim.faults.fired
             # In calm, who comes back has the newer build, whatever others have.
             mixed = newer and (fired["other build"] + fired["rolling restart"] > 0 or self.sim.faults.calm)
@@ -507,6 +542,21 @@ class Auditor:
                 self.must(result == output, "I5 a cold replay ends the same", (id, live_run.closing))
         finally:
             live_run.abandon()
+        self._defined(run.workflow_type, history)
+
+    def _defined(self, workflow_type: str, history: list[Recorded]) -> None:
+        """The definition of a run is that of the process that completed its first task, whoever has started it."""
+        first = next((e for e in history if e.context.decided_after is not None and e.context.owner), None)
+        build = None if first is None else self.sim.builds.get(first.context.owner or "")
+        if build is None:
+            return
+        began = next((d for d in map(definition_of, BUILDS[build]) if d.type == workflow_type), None)
+        started = started_of(history)
+        if began is not None and started is not None:
+            recorded = started.workflow_definition_fingerprint
+            self.must(
+                recorded == began.fingerprint, "I17 a run is defined by the code that began it", (build, recorded)
+            )
 
     def export(self, loaded: Loaded) -> None:
         """What is exported, read back from the file alone, is the same history and replays to the same end."""

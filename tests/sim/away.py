@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from backstay.engine.workers import COLD
-from backstay.engine.world import Alarm
+from backstay.engine.core.world import Alarm
+from backstay.engine.tasks.workers import COLD
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.activity import CompleteActivity, FailActivity, HeartbeatActivity
 from backstay.kernel.features.workflow_task import (
@@ -33,9 +33,10 @@ from backstay.protocol import requests as ask
 from backstay.sdk.worker.executor import WorkerExecutor
 from backstay.sdk.worker.host import HeartbeatAnswer
 from backstay.sdk.worker.registry import Registry
-from backstay.store import StoreError
+from backstay.store.errors import StoreError
 
 from .clients import Lost, Wire
+from .fleet import deployed
 from .programs import ACTIVITIES, AWAY, BUILDS, HELPERS
 from .workers import left
 from .world import Life, NodeWorld
@@ -85,6 +86,9 @@ class Host:
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._pool.submit(call, done)
 
+    def here(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._pool.submit_here(call, done)
+
     def workflow_thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._code.submit(call, done)
 
@@ -105,6 +109,7 @@ class AwayWorker:
         self.sim = sim
         self.number = number
         self.name = f"away-{number}"
+        self.queue = AWAY
         self.label = f"{self.name}.{generation}{build}"
         self.build = build
         self.draining = False
@@ -138,6 +143,9 @@ class AwayWorker:
         sim.log(f"{self.label} begins")
         for poller in (self._code(), self._activities(), self._activities()):
             self.world.spawn(poller, "poll")
+        for node in sim.nodes:
+            if node.serving:
+                node.world.spawn(deployed(node), "deployed")
 
     def _died(self, why: str) -> None:
         self.sim.log(f"{self.label} dies: {why}")

@@ -12,7 +12,7 @@ from backstay.protocol.commands import SignalWorkflow
 from backstay.protocol.requests import AwaitResult, PollActivityTask, PollWorkflowTask, Request
 from backstay.sdk.client.client import AsyncClient
 from backstay.sdk.errors import RequestRefused, UpdateFailed, WorkflowAlreadyStarted
-from backstay.store import StoreError
+from backstay.store.errors import StoreError
 
 from .disk import RecordedAlready
 from .programs import AWAY, BUILDS, Grammar, Program

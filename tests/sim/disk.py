@@ -22,19 +22,9 @@ from backstay.kernel.send import pack
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, fits_row, sort_value
-from backstay.store import (
-    Applied,
-    Loaded,
-    Located,
-    Opening,
-    RegistryEntry,
-    RunFilter,
-    StoredSend,
-    StoreError,
-    Unavailable,
-    as_ready,
-)
+from backstay.store import Applied, Loaded, Located, Opening, RegistryEntry, RunFilter, StoredSend, as_ready
 from backstay.store.counting import RunCounts
+from backstay.store.errors import StoreError, Unavailable
 from backstay.store.ownership import SHARDS, Ownership
 from backstay.store.rows import of_call
 from backstay.store.search import FoundRun, SearchedRuns
@@ -57,6 +47,7 @@ READS = (
         "opening",
         "history",
         "last_event",
+        "sizes",
         "due",
         "written_in_future",
         "ready",
@@ -348,6 +339,9 @@ class MemoryStore(OwnershipStore, ViewStore):
         self._version = self.disk.version
         return True
 
+    def undisturbed(self) -> bool:
+        return False  # only `changed` can be missed
+
     @as_ready
     def notices(self, *, shards: Sequence[int] | None = None) -> list[int]:
         within = self.disk.within(shards)
@@ -387,6 +381,7 @@ class MemoryStore(OwnershipStore, ViewStore):
     @as_ready
     def load(self, key: int) -> Loaded | None:
         self._seam.read(self)
+        self._seam.loads(self, key)
         return self.disk.load(self._kinds, key)
 
     @as_ready
@@ -416,6 +411,12 @@ class MemoryStore(OwnershipStore, ViewStore):
         self._seam.read(self)
         found = self.disk.history(self._kinds, run)[after:]
         return found if limit is None else found[:limit]
+
+    @as_ready
+    def sizes(self, runs: Sequence[int]) -> dict[int, tuple[int, int]]:
+        self._seam.read(self)
+        rows = {run: self.disk.events[run] for run in runs if run in self.disk.events}
+        return {run: (len(found), sum(len(row[3]) + len(row[4]) for row in found)) for run, found in rows.items()}
 
     @as_ready
     def last_event(self, run: int) -> Recorded | None:
@@ -617,6 +618,9 @@ class Seam:
 
     def read(self, store: Any) -> None:
         pass
+
+    def loads(self, store: Any, key: int) -> None:
+        """An instance is read as a whole."""
 
     def misses(self) -> bool:
         return False

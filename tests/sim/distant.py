@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.event import Event
-from backstay.store import Applied, Deferred, RegistryEntry, Unavailable
+from backstay.store import Applied, Deferred, RegistryEntry
+from backstay.store.errors import Unavailable
 
 from .disk import READS, MemoryStore, Seam
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 class Mutant(NamedTuple):
     """The function that changes, what changes in it, and what that becomes.
 
-    `function` is a dotted module and a name within it, `backstay.engine.engine:Engine.submit`; the name may also be one
+    `function` is a dotted module and a name within it, `backstay.engine.core.engine:Engine.submit`; the name may also be one
     that the module assigns, such as the table of a feature. `old` is an expression, one or more statements in a row, or
     a keyword argument (`limit=3`). It is compared as syntax, so neither formatting nor a comment hides it, and must be in
     the function exactly once. Where `new` is empty, `old` is left out.

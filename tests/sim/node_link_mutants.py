@@ -9,7 +9,7 @@ LOSSES = ("link lost", "link answer lost", "link one-way")
 NODE_LINK_MUTANTS = [
     Mutant(
         "a request has no id when it leaves",
-        "backstay.engine.peers:Peers._forward",
+        "backstay.engine.cluster.peers:Peers._forward",
         "request = repeatable(request, self._world.ids.ulid, self._origin)",
         "",
         links=True,
@@ -17,7 +17,7 @@ NODE_LINK_MUTANTS = [
     ),
     Mutant(
         "a lost reply is taken for done",
-        "backstay.engine.peers:Peers.deliver",
+        "backstay.engine.cluster.peers:Peers.deliver",
         "not isinstance(answer, _Unanswered)",
         "True",
         links=True,
@@ -25,14 +25,14 @@ NODE_LINK_MUTANTS = [
     ),
     Mutant(
         "a send over a link is not waited for",
-        "backstay.engine.deliveries:take",
+        "backstay.engine.core.deliveries:take",
         "await taken",
         "",
         links=True,
     ),
     Mutant(
         "what another node owns is carried out without looking",
-        "backstay.engine.peers:Peers.misdirected",
+        "backstay.engine.cluster.peers:Peers.misdirected",
         "None if partition is None else self.owner_of(partition)",
         "None",
         links=True,
@@ -40,14 +40,14 @@ NODE_LINK_MUTANTS = [
     ),
     Mutant(
         "a wait over a link ends with its first answer",
-        "backstay.engine.peers:Peers._wait",
+        "backstay.engine.cluster.peers:Peers._wait",
         "_is_settled(reply) or self._left(until) == 0",
         "True",
         links=True,
     ),
     Mutant(
         "sends over links do not wait for each other",
-        "backstay.engine.outbox:Outbox._prepare",
+        "backstay.engine.core.outbox:Outbox._prepare",
         "await self.elsewhere(message.send)",
         "self._engine.world.spawn(self.elsewhere(message.send), 'send')",
         links=True,

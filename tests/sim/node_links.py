@@ -1,6 +1,6 @@
 """Links between nodes: a request goes to the node that owns its instance, as bytes, and its answer comes back. Both may get lost.
 
-What a server does with such a request is done here in the same way: see `server/links.py`, and `link/nodes.py` for its caller.
+What a server does with such a request is done here in the same way: see `server/cluster/links.py`, and `link/nodes.py` for its caller.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from backstay.engine.peers import partition_of_request, repeated
+from backstay.engine.cluster.peers import partition_of_request, repeated
 from backstay.kernel.message import Refused
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.peers import Links
+from msgspec.structs import replace
+
 from backstay.kernel.decision import Decision
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
+from backstay.protocol.native.node_links import Links
+from backstay.protocol.native.nodes import SPEAKS
 from backstay.sdk.embedded.app import AsyncBackstay
-from backstay.store import Applied, IncompatibleStore, Ready, Store, Unavailable
-from backstay.store.ownership import NodeFacts, Ownership
+from backstay.store import Applied, Ready, Store
+from backstay.store.errors import IncompatibleStore, Unavailable
+from backstay.store.ownership import Ownership
 
 from . import sharing
 from .disk import Seam
+from .fleet import AwayFleet
 from .node_links import PREFIX, NodeLinks
 from .programs import ACTIVITIES, BUILDS, HELPERS
 from .sharing import STEPS
@@ -107,6 +112,9 @@ class Troubled(Seam):
         if faults.fires("read error"):
             raise Unavailable("the disk reports an error on reading")
 
+    def loads(self, store: Any, key: int) -> None:
+        self._node.sim.auditor.loads(self._node.name, key)
+
     def looked(self, store: Any, found: Ownership) -> Ownership:
         return self._node.sim.sharing.looked(found)
 
@@ -136,6 +144,7 @@ class SimBackstay(AsyncBackstay):
         links: NodeLinks | None,
         address: str,
         level: int,
+        fleet: AwayFleet,
     ) -> None:
         room = world.random.choice(world.faults.swarm.rooms)
         super().__init__(
@@ -152,6 +161,7 @@ class SimBackstay(AsyncBackstay):
         self._to_others = links
         self._address = address
         self._level = level
+        self._away = fleet
 
     def _open_store(self, machine: Machine, offload: Any) -> Ready[Store]:
         return Ready(self._store(machine))
@@ -161,9 +171,12 @@ class SimBackstay(AsyncBackstay):
 
     def _deployed(self) -> None:
         super()._deployed()
-        self._node.facts = NodeFacts(level=self._level)  # before its node is opened
-        if self._to_others is not None:
-            self._node.facts = NodeFacts(address=self._address, level=self._level)
+        self._node.engine.matching.fleet = self._away
+        address = None if self._to_others is None else self._address
+        facts = self._node.facts
+        self._node.facts = replace(
+            facts, address=address, level=self._level, speaks=SPEAKS
+        )  # before its node is opened
 
 
 class Node:
@@ -190,7 +203,7 @@ class Node:
         self.level = sharing.level_of(sim)
         known = [*BUILDS[build], *ACTIVITIES, *HELPERS]
         self.app = SimBackstay(
-            self._connect, self.world, known, cache, sim.views, links, f"{PREFIX}{place}", self.level
+            self._connect, self.world, known, cache, sim.views, links, f"{PREFIX}{place}", self.level, AwayFleet(sim)
         )
         sim.log(f"{self.name} opens, clock {skew // SECOND:+d} s, cache {cache}")
 
@@ -221,6 +234,7 @@ class Node:
         if not self.life.alive:
             return
         self.opening = False
+        self.sim.builds[self.app.executor.owner] = self.build
         self.first_row = self.shards.me
         self.sim.auditor.watch_refusals(self.app.engine)
         self._watch_hand_over()

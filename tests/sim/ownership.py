@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.values import KEY_BITS, KEY_EPOCH, Micros
-from backstay.store import Deposed, Forgotten, Unavailable, as_ready
+from backstay.store import as_ready
+from backstay.store.errors import Deposed, Forgotten, Unavailable
 from backstay.store.forgetting import lost_commits, moved, went_back
 from backstay.store.ownership import SHARDS, SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 

@@ -7,7 +7,7 @@ from .mutation import Mutant
 POLL_MUTANTS = [
     Mutant(
         "fetch without holding back",
-        "backstay.engine.parked_polls:ParkedPolls.hold",
+        "backstay.engine.tasks.parked_polls:ParkedPolls.hold",
         "self.unpark(poll)",
         "",
         links=True,
@@ -15,7 +15,7 @@ POLL_MUTANTS = [
     ),
     Mutant(
         "a poll that is held back gets another task",
-        "backstay.engine.parked_polls:ParkedPolls.hold",
+        "backstay.engine.tasks.parked_polls:ParkedPolls.hold",
         "self.unpark(poll)",
         "",
         link=True,
@@ -24,12 +24,21 @@ POLL_MUTANTS = [
     ),
     Mutant(
         "a repeated poll is a new one",
-        "backstay.engine.worker_api:WorkerApi._poll",
+        "backstay.engine.requests.worker_api:WorkerApi._poll",
         "again is not None",
         "False",
         link=True,
         published=True,
         often=("reply lost",),
+    ),
+    Mutant(
+        "a poll gets a second task after an outage",
+        "backstay.engine.core.rollback:Rollback.go_down",
+        "position < len(batch)",
+        "False",
+        link=True,
+        published=True,
+        only=("ambiguous error", "slow commit", "stall"),
     ),
     Mutant(
         "nobody notices who has hung up",
@@ -43,7 +52,7 @@ POLL_MUTANTS = [
     ),
     Mutant(
         "nobody is told that tasks wait",
-        "backstay.engine.task_news:TaskNews._round",
+        "backstay.engine.cluster.task_news:TaskNews._round",
         "self._tell_of(queue, count, waiting, others, now)",
         "pass",
         link=True,
@@ -51,15 +60,15 @@ POLL_MUTANTS = [
     ),
     Mutant(
         "a poll that is held back waits for nothing more",
-        "backstay.engine.fetching:Fetching._end",
-        "matching.polls.resume(poll)",
+        "backstay.engine.tasks.dispatch:Dispatcher.settle_poll",
+        "polls.resume(poll)",
         "False",
         link=True,
         published=True,
     ),
     Mutant(
         "a poll does not wait",
-        "backstay.engine.worker_api:WorkerApi._poll",
+        "backstay.engine.requests.worker_api:WorkerApi._poll",
         "engine.world.now() + round(wait_seconds * SECOND)",
         "engine.world.now()",
         link=True,
@@ -67,7 +76,7 @@ POLL_MUTANTS = [
     ),
     Mutant(
         "a poll waits for ever",
-        "backstay.engine.worker_api:WorkerApi._poll",
+        "backstay.engine.requests.worker_api:WorkerApi._poll",
         "engine.dispatcher.end_poll(poll)",
         "None",
         link=True,
@@ -75,7 +84,7 @@ POLL_MUTANTS = [
     ),
     Mutant(
         "who repeats a completion is refused",
-        "backstay.engine.worker_api:WorkerApi._complete",
+        "backstay.engine.requests.worker_api:WorkerApi._complete",
         "before is not None",
         "False",
         link=True,
@@ -84,7 +93,7 @@ POLL_MUTANTS = [
     ),
     Mutant(
         "who repeats the report of an attempt is refused",
-        "backstay.engine.worker_api:WorkerApi._end_attempt",
+        "backstay.engine.requests.worker_api:WorkerApi._end_attempt",
         "ended_attempt(history, attempt, message.owner) or _raise(refusal)",
         "_raise(refusal)",
         link=True,

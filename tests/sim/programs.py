@@ -18,7 +18,7 @@ from backstay import (
     Saga,
     Signal,
     activity,
-    attempt,
+    activity_info,
     background,
     child,
     continue_as_new,
@@ -83,7 +83,7 @@ class Ledger:
         self.tried[attempt_id] = who
 
     def act(self, token: str, *, local: bool = False) -> None:
-        at = attempt()
+        at = activity_info()
         if not local:  # a local one that was not recorded runs again under the same number
             if at.attempt_id in self.tried:
                 self.twice.append(at.attempt_id)
@@ -115,33 +115,35 @@ def _value(token: str) -> Any:
     return f"{token}!"
 
 
-@activity(type="good", crashes="forever", retries="forever", backoff=2)
+@activity(type="good", max_crashes="forever", retries="forever", backoff=2)
 def good(token: str) -> str:
     ledger.act(token)
     return _value(token)
 
 
-@activity(type="bad", crashes="forever", retries=1, backoff=1, fatal=[Declined])
+@activity(type="bad", max_crashes="forever", retries=1, backoff=1, fatal=[Declined])
 def bad(token: str) -> str:
     ledger.act(token)
     raise Declined(token)
 
 
-@activity(type="flaky", crashes="forever", retries=4, backoff=[0.5, 1, 2, 20])
+@activity(type="flaky", max_crashes="forever", retries=4, backoff=[0.5, 1, 2, 20])
 def flaky(token: str, failures: int) -> str:
     ledger.act(token)
-    if attempt().number <= failures:
-        raise Flaky(f"{token} {attempt().number}")
+    if activity_info().number <= failures:
+        raise Flaky(f"{token} {activity_info().number}")
     return f"{token}!"
 
 
-@activity(type="hasty", crashes="forever", retries=3, backoff=1, timeout=20, start_timeout=900, schedule_timeout=7200)
+@activity(
+    type="hasty", max_crashes="forever", retries=3, backoff=1, timeout=20, start_timeout=900, schedule_timeout=7200
+)
 def hasty(token: str) -> str:
     ledger.act(token)
     return f"{token}!"
 
 
-@activity(type="beating", crashes="forever", retries="forever", backoff=1, heartbeat=30)
+@activity(type="beating", max_crashes="forever", retries="forever", backoff=1, heartbeat_timeout=30)
 async def beating(token: str, beats: int) -> str:
     ledger.act(token)
     for beat in range(beats):
@@ -152,15 +154,15 @@ async def beating(token: str, beats: int) -> str:
 
 @activity(type="once", at_most_once=True)
 def once(token: str) -> str:
-    ledger.begin(attempt().idempotency_key, 1)
+    ledger.begin(activity_info().idempotency_key, 1)
     ledger.act(token)
     return f"{token}!"
 
 
-@activity(type="deadly", crashes=2)
+@activity(type="deadly", max_crashes=2)
 def deadly(token: str) -> str:
     """Kills whoever runs it, nearly always."""
-    ledger.begin(attempt().idempotency_key, 3)
+    ledger.begin(activity_info().idempotency_key, 3)
     ledger.act(token)
     ledger.kill()
     return f"{token}!"
@@ -185,7 +187,7 @@ AWAY = "away"
 """The queue of workers in other processes that run everything."""
 
 
-@activity(type="far", crashes="forever", queue="far", retries="forever", backoff=1)
+@activity(type="far", max_crashes="forever", queue="far", retries="forever", backoff=1)
 def far(token: str) -> str:
     raise AssertionError("done elsewhere")
 
@@ -201,7 +203,7 @@ ACTIVITIES = [good, bad, flaky, hasty, beating, once, deadly, near, near_bad, De
 # What only matters where a wire is between an activity and its engine; see `link/programs.py`.
 
 
-@activity(type="chatty", crashes="forever", retries="forever", backoff=1, heartbeat=30)
+@activity(type="chatty", max_crashes="forever", retries="forever", backoff=1, heartbeat_timeout=30)
 def chatty(token: str, beats: int) -> str:
     """Says that it is alive right before it ends: the answers come when it is over."""
     ledger.act(token)
@@ -210,7 +212,7 @@ def chatty(token: str, beats: int) -> str:
     return f"{token}!"
 
 
-@activity(type="dozy", crashes="forever", retries=1, backoff=1, timeout=5)
+@activity(type="dozy", max_crashes="forever", retries=1, backoff=1, timeout=5)
 async def dozy(token: str, seconds: float) -> str:
     """Sleeps past its timeout, and then says that it is alive."""
     ledger.act(token)
@@ -220,7 +222,7 @@ async def dozy(token: str, seconds: float) -> str:
     return f"{token}!"
 
 
-@activity(type="bulky", crashes="forever")
+@activity(type="bulky", max_crashes="forever")
 def bulky(token: str, size: int) -> str:
     """Returns more than a payload, or a request, may have."""
     ledger.act(token)

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from backstay.kernel.decision import Decision
 from backstay.kernel.event import Recorded, clock
+from backstay.kernel.features.schedule.records import ALL_STARTED
 from backstay.kernel.values import SCHEDULES, SECOND, instance_kind
 from backstay.sdk.errors import RequestRefused
-from backstay.store import StoreError
+from backstay.store.errors import StoreError
 
 from .clients import Client, Lost
 from .programs import Grammar, errand
@@ -157,6 +158,7 @@ class Life:
         self.id = id
         self.active = True
         self.over = False
+        self.exhausted = False  # it is over because it has had its runs
         self.every, self.offset = 0, 0
         self.expected = 0  # the occurrence that comes next
         self.due = 0  # when
@@ -222,7 +224,8 @@ class ScheduleLaws:
         """One event of a schedule; 1 if it is what became of a moment that has come."""
         event: Any = entry.event
         about = f"{life.id} {entry.sequence} {entry.type}"
-        heard = entry.type == "ScheduleStartConfirmed"
+        became = entry.type in ("ScheduleActionClosed", "ScheduleActionContinued")
+        heard = entry.type == "ScheduleStartConfirmed" or (became and life.exhausted)
         self._must(life.over == heard, "a schedule that is over does nothing but hear of what it fired for", about)
         counted = 0
         match entry.type:
@@ -248,6 +251,7 @@ class ScheduleLaws:
                 self._closed(life, event, about)
             case "ScheduleDeleted":
                 life.over = True
+                life.exhausted = event.reason == ALL_STARTED
             case "ScheduleRolledOver":
                 self._sim.features.add("schedule rolled over")
             case _:

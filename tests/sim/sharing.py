@@ -6,9 +6,9 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.draining import KIND, wish
+from backstay.engine.cluster.draining import KIND, wish
 from backstay.kernel.values import SECOND, Micros
-from backstay.store import StoreError
+from backstay.store.errors import StoreError
 from backstay.store.ownership import Ownership
 
 from .ownership import WriterRow

@@ -22,7 +22,7 @@ from unittest.mock import patch
 from msgspec.structs import replace
 
 from backstay.codec import exceptions, tracebacks
-from backstay.engine import notices, process_facts, shards, stealing, task_news
+from backstay.engine.cluster import notices, process_facts, shards, stealing, task_news
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.failure import Diagnostics
 from backstay.kernel.features.schedule import firing
@@ -30,7 +30,7 @@ from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.values import SECOND
 from backstay.sdk.worker import slow_code
-from backstay.store import StoreError
+from backstay.store.errors import StoreError
 
 from . import programs
 from .amnesia import Amnesia
@@ -48,7 +48,7 @@ from .ownership_laws import SETTLED
 from .rows import Rows
 from .schedules import SHARE, Planner
 from .sharing import Sharing, shards_of
-from .views import check_all_stored, check_summaries
+from .views import check_all_stored, check_certificate, check_summaries
 from .virtual import EPOCH, Standstill, VirtualLoop
 from .workers import Worker
 
@@ -140,6 +140,7 @@ class Simulation:
         self._over = False
         self._workers: list[asyncio.Task[None]] = []
         self.away: list[AwayWorker] = []
+        self.builds: dict[str, str] = {}  # owner of leases -> the build of its process
         self.rows = Rows(self)
         self.amnesia = Amnesia(self)
         self.rolled: set[int] = set()  # places that have had their rolling restart
@@ -412,6 +413,7 @@ class Simulation:
             await asyncio.sleep(700)  # one pass of the background job, however rarely it looks by now
             check_summaries(self, MACHINE)
             check_all_stored(self, self.true_time())
+            await check_certificate(self)
         self.log("over")
         self._over = True
         self.auditor.finish()
@@ -579,7 +581,7 @@ class _Listener(logging.Handler):
         older = mixed and "history has version marker newer" in text
         if " is blocked: " in text and not older:
             self._sim.violation("I5 only older code is blocked", text)
-        if "is not being worked on" in text:
+        if "is not running here" in text:
             self._sim.violation("a worker knows what it works on", text)
         if error is not None and not isinstance(error, StoreError | HistoryDamaged):
             where = traceback.extract_tb(error.__traceback__)[-1] if error.__traceback__ else None

@@ -18,7 +18,7 @@ SEEDS = 60
 
 
 @pytest.mark.parametrize("batch", range(3))
-def test_no_limit_is_passed_and_nobody_waits_while_there_is_room(batch: int) -> None:
+def test_no_limit_is_passed_and_no_task_waits_while_there_is_room(batch: int) -> None:
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         assert Day(seed).run().leases > 10, seed
 

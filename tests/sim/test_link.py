@@ -1,4 +1,7 @@
-"""Bad days between workers and servers, with every test run. `make sim LINK=yes SEEDS=500` has more; see docs/explanation/simulator.md."""
+"""Bad days between workers and servers, with every test run. `make sim LINK=yes SEEDS=500` has more; see docs/explanation/simulator.md.
+
+`make test` runs new seeds and some of the first ones; `make test-all` all of the first ones, and the deliberate bugs.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ..selection import new_seeds, rotating
 from .link.faults import CHANCES
 from .link.published import has_published
 from .link.simulation import LinkSimulation
@@ -30,10 +34,14 @@ SEEDS = 60
 OPTIONS = {"link": True, "operations": 100}
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_the_messages_of_workers_and_servers_agree_with_history(batch: int) -> None:
+FIRST = [range(batch * BATCH, (batch + 1) * BATCH) for batch in range(BATCHES)]
+NEW = new_seeds(BATCH, "link")
+
+
+@pytest.mark.parametrize("seeds", [*rotating(FIRST, 1), NEW], ids=lambda seeds: "new" if seeds is NEW else seeds[0])
+def test_the_messages_of_workers_and_servers_agree_with_history(seeds: range) -> None:
     tally = Tally()
-    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+    for seed in seeds:
         tally.add(report(seed, OPTIONS))
     assert not tally.failures, "\n".join(f"{f.why[:1000]}\n{command(f.seed, OPTIONS)}" for f in tally.failures)
     assert sum(tally.fired.values()) > 100, "a day without trouble proves nothing"
@@ -65,7 +73,7 @@ def test_one_seed_is_one_run_in_every_process(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-def test_nobody_looks_at_a_real_clock() -> None:
+def test_no_code_looks_at_a_real_clock() -> None:
     parts = ("backstay.engine", "backstay.link", "backstay.server", "backstay.sdk.remote")
     sim = LinkSimulation(0)
     with sim.world():
@@ -73,7 +81,7 @@ def test_nobody_looks_at_a_real_clock() -> None:
             name for name, module in sys.modules.items() if name.startswith(parts) and vars(module).get("time") is time
         ]
     sim.loop.close()
-    assert real == ["backstay.engine.world"], "its clock is the one that is replaced as a whole"
+    assert real == ["backstay.engine.core.world"], "its clock is the one that is replaced as a whole"
 
 
 def test_without_faults_everything_ends_too() -> None:
@@ -83,6 +91,7 @@ def test_without_faults_everything_ends_too() -> None:
         assert not found.fired
 
 
+@pytest.mark.full("they prove that the laws find bugs; the laws themselves are tested above")
 @pytest.mark.parametrize("mutant", [m for m in MUTANTS if m.link], ids=lambda mutant: mutant.name)
 def test_a_deliberate_bug_is_caught(mutant: Mutant) -> None:
     """By the seed that caught it before; or, since any change moves what happens in a seed, by one of the first."""

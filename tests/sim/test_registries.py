@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from backstay.server.registries import Registries
-from backstay.server.registry import StoredRegistry
+from backstay.server.registries.all import Registries
+from backstay.server.registries.registry import StoredRegistry
 
 from .mutants import ROOT
 from .mutation import Mutant, mutate

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from backstay import AsyncBackstay, activity, attempt, now, rng, side_effect, sleep, spawn, uuid4, workflow
+from backstay import AsyncBackstay, activity, activity_info, now, rng, side_effect, sleep, spawn, uuid4, workflow
 from backstay.kernel.decision import Decision
 from backstay.kernel.machine import Machine
 from backstay.store import Applied, Ready
@@ -20,8 +20,8 @@ from tests.sim.virtual import VirtualLoop, VirtualWorld, run
 
 @activity(retries=3, backoff=["1h", "1d"])
 def fragile(n: int) -> str:
-    if attempt().number <= n % 3:
-        raise ConnectionError(f"try {attempt().number}")
+    if activity_info().number <= n % 3:
+        raise ConnectionError(f"try {activity_info().number}")
     return f"ok-{n}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.run_views import stored_summary
+from backstay.engine.views.run_views import stored_summary
 from backstay.kernel.decision import RunRow
 from backstay.kernel.machine import Machine
 from backstay.kernel.state import Instance, Run
@@ -17,11 +17,14 @@ from backstay.kernel.task import Task
 from backstay.kernel.turn import add_task_deadlines
 from backstay.kernel.values import Micros, instance_kind
 from backstay.kernel.views.summary import RunSummary, summarize
-from backstay.store import Unavailable, as_ready
+from backstay.store import as_ready
+from backstay.store.errors import Unavailable
 from backstay.store.views import (
+    DAMAGED,
     InstanceFacts,
     ResumeCounts,
     ResumePage,
+    StrandedPlace,
     SummaryRow,
     Unprojected,
     ViewChanges,
@@ -122,7 +125,7 @@ class ViewStore:
         self._seam.read(self)
         page = [key for key in sorted(self.disk.workflows) if key > after][:limit]
         counts = ResumeCounts()
-        stranded: list[tuple[int, str, str]] = []
+        stranded: list[StrandedPlace] = []
         for key in page:
             row = self.disk.workflows[key]
             if row.run is None or self.disk.run(row.run).closed_at is not None:
@@ -131,12 +134,27 @@ class ViewStore:
             kind = (
                 "task" if tasks else "wake" if row.next_wake is not None else "answer" if row.unanswered else "outside"
             )
-            if tasks != row.expects or (kind == "outside" and not row.waits_externally):
-                stranded.append((key, row.namespace, row.workflow_id))
+            resumable = tasks == row.expects and (kind != "outside" or bool(row.waits_externally))
+            if not (resumable and _is_whole(self.disk, row.run, row.length, row.checksum)):
+                stranded.append(StrandedPlace(key, row.namespace, row.workflow_id, resumable))
                 counts = counts._replace(open=counts.open + 1)
             else:
                 counts = counts._replace(open=counts.open + 1, **{kind: getattr(counts, kind) + 1})
         return ResumePage({"default": counts}, stranded, page[-1] if len(page) == limit else None)
+
+    @as_ready
+    def open_instances(self, after: int, limit: int) -> tuple[list[int], int | None]:
+        self._seam.read(self)
+        page = [key for key in sorted(self.disk.workflows) if key > after][:limit]
+        runs = {key: self.disk.workflows[key].run for key in page}
+        found = [key for key, run in runs.items() if run is not None and self.disk.run(run).closed_at is None]
+        return found, page[-1] if len(page) == limit else None
+
+
+def _is_whole(disk: Disk, run: int, length: int, checksum: int) -> bool:
+    """As far as rows tell without being read: altered events are not seen."""
+    events, marked = disk.events.get(run, []), disk.views.summaries.get(run)
+    return len(events) == length and events[-1][5] == checksum and (marked is None or marked.schema != DAMAGED)
 
 
 def _is_workflow(run: RunRow) -> bool:
@@ -184,6 +202,21 @@ def check_summaries(sim: Simulation, machine: Machine) -> None:
                 if cold.liveness_state == "repair_needed" and believed.next_task_state == "leased":
                     continue  # heartbeats since the last that was recorded are known in memory alone, and move the wake
                 sim.auditor.must(believed == cold, "V1 a summary that is believed is true", (believed, cold))
+
+
+async def check_certificate(sim: Simulation) -> None:
+    """When all is calm, a run whose history cannot be folded is stranded, whatever rows it has; no other run is called damaged."""
+    proof = await sim.nodes[0].app._node.certificate.prove()
+    named = {one.workflow for one in proof.stranded if one.damage is not None}
+    broken = {key for key in sim.damaged if _is_broken(sim, key)}
+    sim.auditor.must(broken <= named, "V3 what cannot be folded is stranded", sorted(broken - named))
+    sim.auditor.must(named <= sim.damaged, "V3 only what is damaged is called so", sorted(named - sim.damaged))
+
+
+def _is_broken(sim: Simulation, workflow: int) -> bool:
+    """Whether the open run of an instance is one that was damaged: it may have gone on as another one before anybody looked."""
+    row = sim.disk.workflows.get(workflow)
+    return row is not None and row.run in sim.unreadable and sim.disk.run(row.run).closed_at is None
 
 
 def check_all_stored(sim: Simulation, at: Micros) -> None:

@@ -13,7 +13,7 @@ from contextvars import Context, copy_context
 from heapq import heappop, heappush
 from typing import Any, TypeVar
 
-from backstay.engine.world import Alarm, AsyncioWorld, Minted, MintedIds
+from backstay.engine.core.world import Alarm, AsyncioWorld, Minted, MintedIds
 from backstay.kernel.values import SECOND, Micros
 
 T = TypeVar("T")
@@ -129,6 +129,9 @@ class InlinePool:
 
     def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
         self._loop.call_soon(lambda: done(call()))
+
+    def submit_here(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
+        self.submit(call, done)
 
     def close(self) -> None:
         pass

@@ -17,7 +17,7 @@ from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
 from backstay.protocol import requests as ask
-from backstay.store import StoreError
+from backstay.store.errors import StoreError
 
 from .clients import Lost, Wire
 from .programs import FAR, ledger

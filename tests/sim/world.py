@@ -13,7 +13,7 @@ from inspect import CORO_CREATED, getcoroutinestate
 from random import Random
 from typing import Any, TypeVar
 
-from backstay.engine.world import Alarm, Minted, MintedIds
+from backstay.engine.core.world import Alarm, Minted, MintedIds
 from backstay.kernel.values import SECOND, Micros
 
 from .faults import Faults
@@ -240,6 +240,9 @@ class SimPool:
 
     def submit(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
         self._world.later(self._pause() if self._activities else 0, lambda: self._make(call, done))
+
+    def submit_here(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
+        self.submit(call, done)
 
     def _make(self, call: Callable[[], T], done: Callable[[T], None]) -> None:
         if self._activities:

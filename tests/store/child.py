@@ -10,7 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from backstay.store import Store, StoreError
+from backstay.store import Store
+from backstay.store.errors import StoreError
 from backstay.store.opening import open_store
 from backstay.store.sqlite import SqliteStore
 

@@ -32,7 +32,8 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.send import unpack
 from backstay.kernel.task import Block
 from backstay.kernel.values import SECOND
-from backstay.store import ALL, Applied, Loaded, Located, RegistryEntry, RunFilter, Store, Unavailable
+from backstay.store import ALL, Applied, Loaded, Located, RegistryEntry, RunFilter, Store
+from backstay.store.errors import Unavailable
 
 from ..kernel.world import call
 from .children import child, go, hear, kill

@@ -10,7 +10,8 @@ from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.close import CompleteWorkflow
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.values import SECOND, Micros, Routing
-from backstay.store import Store, Unavailable, figures
+from backstay.store import Store, figures
+from backstay.store.errors import Unavailable
 from backstay.store.figures import (
     AttentionCount,
     BuildCount,
@@ -83,7 +84,7 @@ class Counted:
                 ]
             ),
         )
-        assert await store.count_states("default") == ({"ready": 4, "sleeping": 1, "blocked": 2, "retrying": 1}, 0)
+        assert await store.count_states("default", 0) == ({"ready": 4, "sleeping": 1, "blocked": 2, "retrying": 1}, 0)
         found = await store.ready_runs("default")
         assert sorted(found, key=lambda group: (group.queue, group.build or "")) == [
             ReadyGroup("other", "activity", "charge", None, 1),
@@ -94,7 +95,7 @@ class Counted:
             AttentionCount("blocked", 2, 50),
             AttentionCount("retrying", 1, 8),
         ]
-        assert await store.count_states("nowhere") == ({}, 0)
+        assert await store.count_states("nowhere", 0) == ({}, 0)
         assert await store.attention_counts("nowhere") == []
 
     async def test_the_histories_of_open_runs_are_counted_by_their_size(self, database: Database) -> None:
@@ -119,11 +120,11 @@ class Counted:
         elsewhere.start(routing=Routing(namespace="other", compatibility="b1"))
         await applied(store, *pinned, *free, elsewhere)
         assert await store.open_builds("default") == [BuildCount("q", "b1", 3)]
-        assert (await store.count_states("default"))[1] == 5
+        assert (await store.count_states("default", 0))[1] == 5
         pinned[0].complete(CompleteWorkflow())
         assert await apply(store, *pinned[0].decisions[1:]) is not None
         assert await store.open_builds("default") == [BuildCount("q", "b1", 2)]
-        assert (await store.count_states("default"))[1] == 4
+        assert (await store.count_states("default", 0))[1] == 4
         assert await store.open_builds("nowhere") == []
 
     async def test_waiting_tasks_are_counted_by_who_could_take_them_and_listed_by_age(self, database: Database) -> None:

@@ -11,7 +11,8 @@ from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.state import Instance
 from backstay.kernel.task import Block, Lease
 from backstay.kernel.values import KEY_BITS, KEY_EPOCH, SECOND, Micros, Routing
-from backstay.store import Applied, Deposed, RegistryEntry, Store
+from backstay.store import Applied, RegistryEntry, Store
+from backstay.store.errors import Deposed
 from backstay.store.ownership import SILENT, NodeFacts
 
 from ..kernel.world import call
@@ -241,7 +242,7 @@ class Owning:
         terms.append((await other.look()).shards[5].term)
         assert terms == sorted(set(terms))
 
-    async def test_only_the_owner_hands_over_and_to_nobody_if_the_heir_is_gone(self, database: Nodes) -> None:
+    async def test_only_the_owner_hands_over_and_to_no_node_if_the_heir_is_gone(self, database: Nodes) -> None:
         (one, first), (other, second) = await joined(database), await joined(database)
         assert set(await one.claim([1, 2, 3])) == {1, 2, 3}
         assert await other.hand_over([1], second, 1) == []
@@ -391,7 +392,7 @@ class OneOwner:
         assert {row.owner for row in seen.shards} == {node.id for node in seen.nodes} - {seen.me}
         assert await other.has_engine()
 
-    async def test_they_are_given_to_nobody_or_kept(self, database: Database) -> None:
+    async def test_all_shards_are_given_up_or_kept(self, database: Database) -> None:
         (one, _), (other, second) = await joined(database), await joined(database)
         assert await one.hand_over(MANY, None, 1) == []
         assert await one.claim(MANY)

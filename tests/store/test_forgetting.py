@@ -8,7 +8,8 @@ import logging
 import pytest
 
 from backstay import AsyncBackstay, activity, workflow
-from backstay.store import ALL, Forgotten, Unavailable
+from backstay.store import ALL
+from backstay.store.errors import Forgotten, Unavailable
 from backstay.store.ownership import NodeFacts
 from backstay.store.postgresql import PostgresqlStore
 from backstay.store.postgresql.pooled import TABLES

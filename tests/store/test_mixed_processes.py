@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from backstay.kernel.features.activity import ScheduleActivity
-from backstay.store import ALL, IncompatibleStore, RunFilter
+from backstay.store import ALL, RunFilter
+from backstay.store.errors import IncompatibleStore
 from backstay.store.ownership import NodeFacts
 from backstay.store.postgresql import PostgresqlStore
 from backstay.store.postgresql.connection import migrate, sees_locks

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.values import SECOND
-from backstay.store import Applied, Deposed
+from backstay.store import Applied
+from backstay.store.errors import Deposed
 from backstay.store.ownership import SILENT, NodeFacts
 
 from ..postgresql import with_schema

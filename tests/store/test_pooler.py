@@ -11,7 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from backstay import AsyncBackstay, StoreError, activity, workflow
-from backstay.store import ALL, Deposed
+from backstay.store import ALL
+from backstay.store.errors import Deposed
 from backstay.store.ownership import SILENT, NodeFacts
 from backstay.store.postgresql import PostgresqlStore
 from backstay.store.postgresql.connection import LOCK, connect

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from backstay.kernel.features.close import CompleteWorkflow
-from backstay.store import ALL, Applied, Deposed
+from backstay.store import ALL, Applied
+from backstay.store.errors import Deposed
 from backstay.store.ownership import SILENT, NodeFacts
 from backstay.store.postgresql import PostgresqlStore
 from backstay.store.postgresql.connection import LOCK

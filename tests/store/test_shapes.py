@@ -147,7 +147,7 @@ def test_a_shape_has_the_parts_of_its_tables_and_numbers_its_parameters_anew() -
     assert tables == 0b1000000010
     assert "insert into send" in statement
     assert "update workflow" in statement
-    for absent in ("insert into workflow", "notice", "union all", "from taken", "event", "$96"):
+    for absent in ("insert into workflow", "notice", "union all", "from taken", "event", "$98"):
         assert absent not in statement
     last = 5 + WIDTHS[TABLES.index("moved")] + WIDTHS[TABLES.index("sent")]
     assert f"${last}::" in statement

@@ -18,7 +18,8 @@ import pytest
 
 from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.values import Routing
-from backstay.store import ALL, Applied, IncompatibleStore, StoreError, Unavailable
+from backstay.store import ALL, Applied
+from backstay.store.errors import IncompatibleStore, StoreError, Unavailable
 from backstay.store.sql import Migration, migrations
 from backstay.store.sqlite import SqliteStore, connection
 from backstay.store.sqlite.connection import APPLICATION_ID, migrate
@@ -209,7 +210,7 @@ def open_place() -> Iterator[Path]:
         (0o555, None, "not writable"),
         (0o777, 0o444, "not writable"),
         (0o555, 0o666, "not writable"),
-        (0o000, 0o666, "may not look into"),
+        (0o000, 0o666, "may not read"),
     ],
     ids=["read-only directory", "read-only file", "file in a read-only directory", "closed directory"],
 )
@@ -291,6 +292,24 @@ async def test_a_migration_goes_forward_and_keeps_what_is_there(file: Handles) -
     assert await stored(store, instance) == expected(instance)
 
 
+async def test_instances_of_an_older_version_have_counted_no_attempts(file: Handles) -> None:
+    store = file.opened()
+    instance = _started()
+    await applied(store, instance)
+    store.close()
+    (step,) = [step for step in migrations("backstay.store.sqlite") if step.name == "attempts"]
+    await file.sql("alter table workflow drop column attempts")
+    await file.sql(f"delete from migration where number >= {step.number}")
+    await file.sql(f"pragma user_version = {step.number - 1}")
+    store = file.opened()
+    assert await stored(store, instance) == expected(instance)
+    instance.lease()
+    assert await apply(store, instance.written[-1]) == Applied()
+    loaded = await store.load(instance.key)
+    assert loaded is not None
+    assert loaded.row.attempts == 1
+
+
 def test_a_migration_that_fails_changes_nothing(file: Handles) -> None:
     file.opened().close()
     before = file.ask("select name, sql from sqlite_master")
@@ -343,7 +362,7 @@ async def test_a_locked_file_is_unavailable_and_works_again_when_it_is_free(file
     assert await stored(store, instance) == expected(instance)
 
 
-async def test_a_file_can_be_opened_and_read_while_somebody_writes_it(file: Handles) -> None:
+async def test_a_file_can_be_opened_and_read_while_another_process_writes_it(file: Handles) -> None:
     instance = _started()
     await applied(file.opened(), instance)
     with writing(file.path) as other:
@@ -531,3 +550,53 @@ async def test_an_idle_engine_notices_that_its_file_is_gone_and_goes_on_when_it_
     await store.changed()
     assert await store.load(instance.key) is not None
     await store.close()
+
+
+# -- a file that rests
+
+
+async def test_a_file_that_rests_is_known_to_be_undisturbed_and_any_commit_of_others_ends_that(file: Handles) -> None:
+    store, other = file.opened(), file.opened()
+    first, second = instances(2)
+    await applied(store, first)
+    log = Path(f"{file.path}-wal")
+    store.changed()
+    assert not store.undisturbed(), "it was written a moment ago, and times of files are coarse"
+    at_rest(log)
+    assert not store.changed().value
+    assert store.undisturbed()
+    await applied(other, second)
+    assert not store.undisturbed()
+    assert store.changed().value
+
+
+async def test_a_log_that_begins_again_is_not_undisturbed(file: Handles) -> None:
+    store, other = file.opened(), file.opened()
+    first, second = instances(2)
+    await applied(store, first)
+    log = Path(f"{file.path}-wal")
+    at_rest(log)
+    store.changed()
+    connection_of(other).execute("pragma wal_checkpoint(truncate)")
+    await applied(other, second)
+    assert not store.undisturbed()
+
+
+async def test_a_file_that_is_gone_is_not_undisturbed(tmp_path: Path) -> None:
+    path = tmp_path / "app.db"
+    store = SqliteStore(str(path), MACHINE.kinds)
+    (instance,) = instances(1)
+    await applied(store, instance)
+    at_rest(Path(f"{path}-wal"))
+    store.changed()
+    assert store.undisturbed()
+    path.rename(tmp_path / "elsewhere.db")
+    assert not store.undisturbed()
+    (tmp_path / "elsewhere.db").rename(path)
+    await store.close()
+
+
+def at_rest(log: Path) -> None:
+    """The log was written a second ago."""
+    written = log.stat().st_mtime_ns - 1_000_000_000
+    os.utime(log, ns=(written, written))

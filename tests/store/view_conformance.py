@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from backstay.engine.run_views import are_right, cut, joined, stored_summary, summary_row
+from backstay.engine.views.run_views import are_right, cut, damage_row, joined, stored_summary, summary_row
 from backstay.kernel.features.close import CompleteWorkflow
+from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.machine import Machine
 from backstay.kernel.views.summary import SCHEMA, RunSummary, summarize
-from backstay.store import ALL, Located, RunFilter, Store, Unavailable
-from backstay.store.views import HOUR, MINUTE, VIEWS, TallyRow, ViewChanges
+from backstay.store import ALL, Located, RunFilter, Store
+from backstay.store.errors import Unavailable
+from backstay.store.views import HOUR, MINUTE, VIEWS, TallyRow, ViewChanges, ViewCounts
 
 from .conformance import Database, instances
 from .instances import StoredFlow, applied, apply, walk
@@ -94,10 +96,18 @@ class Projecting:
         assert not are_right(await store.view_rows("timeline", one.run.key), one.state.last_decision, 1)
         counts, oldest = await store.count_summaries("default", SCHEMA, 100)
         assert (counts.runs, counts.summaries, counts.missing, counts.stale) == (2, 2, 0, 0)
-        assert counts.with_entries == {"waits": 0, "timeline": 2, "timers": 0, "lineage": 0}
-        assert await store.count_view("timeline", "default", oldest) == (2, 2, 0, 0, 1)
+        counted = ViewCounts(rows=2, runs=2, canonical=2, orphaned=0, short=0, wrong=1, unknown=0, waiting=0)
+        assert await store.count_view("timeline", "default", oldest) == counted
         await database.sql(f"delete from workflow_run_timeline_entries where run = {other.run.key}")
-        assert await store.count_view("timeline", "default", oldest) == (1, 1, 0, 1, 1)
+        counted = ViewCounts(rows=1, runs=1, canonical=2, orphaned=0, short=1, wrong=1, unknown=0, waiting=1)
+        assert await store.count_view("timeline", "default", oldest) == counted
+        await database.sql("delete from workflow_run_summaries")
+        counted = counted._replace(waiting=0)  # nothing says that it waits
+        assert await store.count_view("timeline", "default", oldest) == counted, (
+            "a history tells how many there should be"
+        )
+        nothing = ViewCounts(rows=0, runs=0, canonical=0, orphaned=0, short=0, wrong=0, unknown=2, waiting=0)
+        assert await store.count_view("waits", "default", oldest) == nothing
 
     async def test_runs_without_views_and_with_old_ones_are_found_page_by_page(self, database: Database) -> None:
         store = await database.open()
@@ -171,9 +181,75 @@ class Projecting:
         await database.sql(f"delete from task where workflow = {crowd[2].key}")
         page = await store.resume_sources(0, 10)
         assert page.counts["default"].stranded == 1
-        assert page.stranded == [(crowd[2].key, "default", crowd[2].state.workflow_id)]
+        assert page.stranded == [(crowd[2].key, "default", crowd[2].state.workflow_id, False)]
         first = await store.resume_sources(0, 1)
         assert (first.counts["default"].open, first.after) == (1, sleeper.key)
+
+    async def test_the_newest_run_counts_whichever_the_row_of_its_instance_names(self, database: Database) -> None:
+        store = await database.open()
+        chain, ended = crowd = instances(2)
+        for one in crowd:
+            one.complete(ContinueAsNew())
+        ended.complete(CompleteWorkflow(), at=5)
+        await applied(store, *crowd)
+        sound = (await store.facts([chain.key]))[chain.key]
+        assert sound.run == chain.run.key
+        for elsewhere in (f"(select key from run where workflow = {chain.key} and number = 1)", "7", "null"):
+            await database.sql(f"update workflow set run = {elsewhere} where key = {chain.key}")
+            page = await store.resume_sources(0, 10)
+            assert (page.counts["default"].open, page.counts["default"].stranded) == (1, 1)
+            assert page.stranded == [(chain.key, "default", chain.state.workflow_id, True)]
+            assert await store.open_instances(0, 10) == ([chain.key], None)
+            assert (await store.facts([chain.key]))[chain.key] == sound
+
+    async def test_a_history_that_is_not_whole_resumes_nothing(self, database: Database) -> None:
+        store = await database.open()
+        short, forged, marked, longer, sound = crowd = instances(5)
+        for one in crowd:
+            walk(one, ["sleep"])
+        await applied(store, *crowd)
+        assert (await store.resume_sources(0, 10)).counts["default"].stranded == 0
+        await database.sql(f"delete from event where run = {short.run.key} and sequence = 2")
+        await database.sql(f"update event set checksum = 1 where run = {forged.run.key} and sequence > 1")
+        await database.sql(
+            "insert into event (run, sequence, type, at, body, context, checksum) select run, 50, type, at, body, context,"
+            f" checksum from event where run = {longer.run.key} and sequence = 1"
+        )
+        (row,) = await store.runs(RunFilter(workflow_id=marked.state.workflow_id))
+        await put(store, ViewChanges([damage_row(row, 7, 30)]))
+        page = await store.resume_sources(0, 10)
+        broken = sorted(one.key for one in (short, forged, marked, longer))
+        assert sorted((place.workflow, place.resumable) for place in page.stranded) == [(key, True) for key in broken]
+        assert page.counts["default"].wake == 1
+        assert await store.open_instances(0, 10) == ([one.key for one in crowd], None)
+        assert await store.open_instances(short.key, 2) == ([forged.key, marked.key], marked.key)
+        (found,) = await store.damaged_runs("default", 10)
+        assert (found.workflow, found.workflow_id, found.since, found.tasks) == (
+            marked.key,
+            marked.state.workflow_id,
+            30,
+            0,
+        )
+        assert sound.key not in {place.workflow for place in page.stranded}
+
+    async def test_open_runs_without_a_summary_are_counted_with_the_oldest(self, database: Database) -> None:
+        store = await database.open()
+        crowd = instances(3)
+        await applied(store, *crowd)
+        (seen,) = await store.runs(RunFilter(workflow_id=crowd[1].state.workflow_id))
+        await put(store, ViewChanges([damage_row(seen, 7, 30)]))
+        oldest = min(row.started_at for row in await store.runs(RunFilter()) if row.key != seen.key)
+        assert await store.runs_without_view("default", 100) == (2, oldest)
+        assert await store.runs_without_view("nowhere", 100) == (0, None)
+        counted = await store.count_states("default", 0)
+        assert (counted.states, counted.runs, counted.without_view) == ({"blocked": 1}, 3, 2)
+        before = len(crowd[1].written)
+        crowd[1].complete(CompleteWorkflow(), at=5)
+        assert await apply(store, *crowd[1].written[before:]) == ALL
+        (closed,) = await store.runs(RunFilter(workflow_id=crowd[1].state.workflow_id))
+        assert closed.closed_at is not None
+        counted = await store.count_states("default", closed.closed_at - 1)
+        assert (counted.states, counted.runs) == ({}, 2), "whatever its summary says"
 
     async def test_labels_and_attributes_are_found_by_value(self, database: Database) -> None:
         store = await database.open()

@@ -20,6 +20,8 @@ import httpx
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import BrowserContext, ConsoleMessage, Dialog, Page, Request, WebError
 
+from ..selection import first_of
+
 DW = (sys.executable, "-P", "-m", "backstay.cli.main")
 PATIENCE = 30
 VERSIONS = {"X-Durable-Workflow-Control-Plane-Version": "2", "X-Durable-Workflow-Protocol-Version": "1.20"}
@@ -27,6 +29,12 @@ ADMIN, OPERATOR, VIEWER = "admin-token-of-tests", "operator-token-of-tests", "vi
 WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa")
 
 T = TypeVar("T")
+
+
+def looks(*widths: int) -> list[Any]:
+    """Parameters (`scheme`, `width`): both themes at each width. `make test` looks at the first."""
+    every = [(scheme, width) for scheme in ("light", "dark") for width in widths]
+    return first_of(every, 1, "other widths and themes of what `make test` looks at in one")
 
 
 def until(true: Callable[[], T], what: object = "it never happened") -> T:

@@ -82,7 +82,7 @@ def test_times_are_the_servers_whatever_the_browser_thinks(lone: ServerProcess, 
     expect(row.locator("time").first).to_have_text(re.compile(r"^(now|\d+(\.\d)? s ago)$"))
 
 
-def test_letters_are_keys_where_nobody_types(page: Page) -> None:
+def test_letters_are_keys_outside_of_fields(page: Page) -> None:
     page.goto("/waterline/")
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.keyboard.press("g")

@@ -12,7 +12,7 @@ from playwright.sync_api import Error, Locator, Page, Route, expect
 
 from . import world_code as code
 from .conftest import NewPage
-from .kit import ADMIN, VIEWER, Complaints, ServerProcess, WorkerProcess, axe, modules, settled, too_wide, until
+from .kit import ADMIN, VIEWER, Complaints, ServerProcess, WorkerProcess, axe, looks, modules, settled, too_wide, until
 from .world import CODE, World
 
 SCREENS = (
@@ -77,7 +77,7 @@ def test_a_schedule_across_a_clock_change_is_made_paused_and_triggered(
     expect(firings).to_have_count(10)
     expect(firings.filter(has_text="The clock of Europe/Berlin goes forward by 1 h").first).to_be_visible()
     press(page, "Create")
-    expect(page.get_by_text("This is no JSON")).to_be_visible()
+    expect(page.get_by_text("This is not JSON")).to_be_visible()
     page.get_by_label("Arguments").fill('["spring"]')
     press(page, "Create")
     expect(page.get_by_role("heading", name="spring")).to_be_visible()
@@ -85,7 +85,7 @@ def test_a_schedule_across_a_clock_change_is_made_paused_and_triggered(
     expect(page.get_by_label("Firings").get_by_text("goes forward").first).to_be_visible()
 
     press(page, "Trigger")
-    press(page, "What would be written?")
+    press(page, "Show what would be written")
     expect(page.get_by_label("what would be written", exact=True)).to_have_text("triggered schedule:spring:trigger:1")
     dialog(page).get_by_role("button", name="Trigger").click()
     run = page.get_by_label("Firings").get_by_role("link", name="schedule:spring:trigger:1")
@@ -93,7 +93,7 @@ def test_a_schedule_across_a_clock_change_is_made_paused_and_triggered(
     expect(page.get_by_label("Firings").get_by_text("completed")).to_be_visible()
     press(page, "Pause")
     expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible()
-    expect(page.get_by_text("It is paused: nothing comes.")).to_be_visible()
+    expect(page.get_by_text("It is paused, so it does not fire.")).to_be_visible()
     page.get_by_role("link", name="Schedules").first.click()
     expect(page.get_by_role("row", name="spring").get_by_text("paused")).to_be_visible()
 
@@ -127,7 +127,7 @@ def test_a_schedule_is_changed_backfilled_and_deleted(
     press(page, "Backfill")
     page.get_by_label("From").fill("2026-01-01T00:00")
     page.get_by_label("Until, not including").fill("2026-01-02T00:00")
-    press(page, "What would be written?")
+    press(page, "Show what would be written")
     would = page.get_by_label("what would be written", exact=True)
     expect(would).to_contain_text("2026-01-01T02:00:00Z started schedule:night:backfill:")
     assert served.get("/schedules/night")["fires_count"] == 0
@@ -161,7 +161,7 @@ def test_a_build_is_drained_and_resumed(served: ServerProcess, new_page: NewPage
     expect(builds.get_by_role("link", name="1", exact=True)).to_be_visible()  # the run that is pinned to it
     press(page, "Drain")
     expect(dialog(page)).to_contain_text("1 open run that only this build fits")
-    press(page, "What would be written?")
+    press(page, "Show what would be written")
     expect(page.get_by_label("what would be written", exact=True)).to_contain_text("rollout")
     dialog(page).get_by_role("button", name="Drain").click()
     expect(builds.get_by_text("draining")).to_be_visible()
@@ -179,7 +179,7 @@ def test_a_build_is_drained_and_resumed(served: ServerProcess, new_page: NewPage
     expect(drained).to_contain_text("waterline")
 
 
-def test_a_queue_without_a_worker_says_who_waits_and_what_to_start(page: Page) -> None:
+def test_a_queue_without_a_worker_shows_its_waiting_tasks_and_the_command(page: Page) -> None:
     page.goto("/waterline/queues")
     expect(page.get_by_role("row", name="nowhere").get_by_text("no worker")).to_be_visible()
     page.keyboard.press("j")
@@ -206,7 +206,7 @@ def test_liveness_is_proven_passes_are_rehearsed_and_the_audit_knows(served: Ser
     expect(page.get_by_text("1 open run, 0 stranded")).to_be_visible()
     page.get_by_role("link", name="Maintenance").click()
     press(page, "Rebuild")
-    press(page, "What would be written?")
+    press(page, "Show what would be written")
     expect(page.get_by_label("what would be written", exact=True)).to_contain_text("views of")
     dialog(page).get_by_role("button", name="Rebuild").click()
     expect(page.get_by_label("what was done", exact=True)).to_contain_text("looked at: 1")
@@ -263,7 +263,7 @@ def test_an_administrator_makes_a_token_for_a_viewer_and_takes_it_back(
     page.get_by_label("Note").fill("for the wall")
     dialog(page).get_by_role("button", name="Create").click()
     secret = page.locator("#secret").inner_text()
-    press(page, "I have kept it")
+    press(page, "I have saved it")
     expect(page.get_by_text(secret)).to_have_count(0)
     row = page.get_by_role("row").filter(has_text="for the wall")
     expect(row).to_contain_text("viewer")
@@ -291,7 +291,7 @@ def test_a_viewer_sees_everything_and_can_do_nothing(
     for name in ("Trigger", "Pause", "Backfill", "Edit", "Delete"):
         button = page.get_by_role("button", name=name, exact=True)
         expect(button).to_be_disabled()
-        expect(button).to_have_attribute("title", "You are signed in as a viewer, who changes nothing.")
+        expect(button).to_have_attribute("title", "You are signed in as a viewer, so you cannot change anything.")
     expect(page.get_by_label("Firings").get_by_role("listitem").filter(has_text="UTC")).to_have_count(5)
     page.goto("/waterline/queues/nowhere")
     expect(page.get_by_role("link", name="kept-1")).to_be_visible()
@@ -303,7 +303,7 @@ def test_a_viewer_sees_everything_and_can_do_nothing(
     page.goto("/waterline/system?section=access")
     expect(page.get_by_text("Only an administrator may see tokens and sessions.")).to_be_visible()
     page.goto("/waterline/system?section=audit")
-    expect(page.get_by_role("region", name="audit")).to_be_visible()
+    expect(page.get_by_role("region", name="audit", exact=True)).to_be_visible()
 
 
 def test_who_signs_in_comes_back_to_the_same_address_and_can_leave(
@@ -315,7 +315,7 @@ def test_who_signs_in_comes_back_to_the_same_address_and_can_leave(
     assert axe(page) == []
     page.get_by_label("Token").fill("no such token")
     press(page, "Sign in")
-    expect(page.get_by_role("alert")).to_contain_text("this is no token of this server")
+    expect(page.get_by_role("alert")).to_contain_text("this server does not know this token")
     page.get_by_label("Token").fill(VIEWER)
     press(page, "Sign in")
     expect(page.get_by_role("region", name="This server")).to_be_visible()
@@ -339,9 +339,8 @@ def test_nothing_moves_while_others_work(served: ServerProcess, new_page: NewPag
         assert page.evaluate("window.shifted") <= 0.02, path
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 768, 390])
-def test_nothing_keeps_anybody_out(new_page: NewPage, scheme: str, width: int) -> None:
+@pytest.mark.parametrize(("scheme", "width"), looks(1280, 768, 390))
+def test_no_screen_has_an_accessibility_defect(new_page: NewPage, scheme: str, width: int) -> None:
     page = new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
     for path in SCREENS:
         settled(page, path)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from .conftest import NewPage
-from .kit import Complaints, ServerProcess, WorkerProcess, axe, settled
+from .kit import Complaints, ServerProcess, WorkerProcess, axe, looks, settled
 from .world import CODE, World
 
 HERE = "/waterline/"
@@ -35,7 +35,7 @@ def test_a_stuck_run_is_found_from_the_overview(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(
         re.compile(r"^✓ [\d,]+ open runs?, 0 stranded, proven \d+ s ago( for [\d,]+)?$")
     )
-    needs = panel(page, "Needs somebody")
+    needs = panel(page, "Needs attention")
     blocked = needs.get_by_role("listitem").filter(has_text=re.compile("blocked: .* code does not fit"))
     lonely = needs.get_by_role("listitem").filter(has_text="No live worker serves queue 'nowhere'")
     expect(lonely.get_by_role("button", name="copy the command")).to_be_visible()
@@ -69,7 +69,7 @@ def test_the_window_is_in_the_address_and_charts_are_tables_too(page: Page) -> N
 
 def test_queues_types_and_wakes_lead_on(page: Page, world: World) -> None:
     page.goto(f"{HERE}?window=1h&table=tide")
-    wakes = panel(page, "What will wake")
+    wakes = panel(page, "Upcoming wakes")
     expect(wakes.get_by_text(re.compile(r"\d+ runs in the next day"))).to_be_visible()
     expect(wakes.get_by_role("columnheader", name="runs").first).to_be_visible()
     nowhere = panel(page, "Queues").get_by_role("row", name=re.compile("^nowhere"))
@@ -115,14 +115,14 @@ def test_retries_are_tried_now_after_a_look_at_what_that_writes(lone: ServerProc
         page.goto(HERE)
         expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
         assert lone.call("POST", "/workflows", start).status_code == 201
-        row = panel(page, "Needs somebody").get_by_role("listitem").filter(has_text="1 run is trying again")
-        row.get_by_role("button", name="Try now").click()
+        row = panel(page, "Needs attention").get_by_role("listitem").filter(has_text="1 run is trying again")
+        row.get_by_role("button", name="Retry now").click()
         dialog = page.get_by_role("dialog")
-        dialog.get_by_role("button", name="What would be written?").click()
+        dialog.get_by_role("button", name="Show what would be written").click()
         expect(dialog.get_by_label("what would be written")).to_contain_text("ActivityRetryRequested late-1")
-        dialog.get_by_role("button", name="Try now: 1 run").click()
+        dialog.get_by_role("button", name="Retry now: 1 run").click()
         expect(dialog).to_have_count(0)
-        expect(page.get_by_role("status").filter(has_text="Try now: 1 run")).to_have_count(1)
+        expect(page.get_by_role("status").filter(has_text="Retry now: 1 run")).to_have_count(1)
     (operation,) = lone.get("/bulk")["bulk_operations"]
     assert (operation["action"], operation["total"]) == ("retry_now", 1)
 
@@ -135,7 +135,7 @@ def test_an_empty_server_teaches_the_first_steps(lone: ServerProcess, new_page: 
     assert axe(page) == []
     started = {"workflow_type": "hello", "workflow_id": "hello-1", "task_queue": "default", "input": ["Ada"]}
     assert lone.call("POST", "/workflows", started).status_code == 201
-    expect(panel(page, "Needs somebody")).to_contain_text("No live worker serves queue 'default'")
+    expect(panel(page, "Needs attention")).to_contain_text("No live worker serves queue 'default'")
 
 
 def test_every_cause_has_its_list_and_its_proof(page: Page, world: World) -> None:
@@ -172,16 +172,16 @@ def test_every_cause_has_its_list_and_its_proof(page: Page, world: World) -> Non
         row = page.get_by_role("listitem").filter(has_text=f"It is {cause}.")
         expect(row.get_by_role("link", name=counted)).to_have_attribute("href", to)
     page.get_by_role("button", name="Run a repair pass").first.click()
-    page.get_by_role("button", name="What would be written?").click()
+    page.get_by_role("button", name="Show what would be written").click()
     expect(page.get_by_label("what would be written")).to_contain_text("shipping-1")
 
 
-def test_a_server_that_is_not_the_engine_says_so_and_nothing_needs_you(page: Page, world: World) -> None:
+def test_a_server_that_is_not_the_engine_says_so_and_nothing_needs_attention(page: Page, world: World) -> None:
     answer(page, world, certificate=None, engine="elsewhere", attention=[], fleet=None)
     page.goto(HERE)
     expect(page.get_by_role("heading", level=1)).to_contain_text("not proven here")
-    expect(page.get_by_text("This server is not the engine")).to_be_visible()
-    expect(page.get_by_text("Nothing needs you.")).to_be_visible()
+    expect(page.get_by_text("Another server is the engine")).to_be_visible()
+    expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
     assert axe(page) == []
 
 
@@ -190,7 +190,7 @@ def test_a_viewer_sees_what_helps_and_cannot_press_it(page: Page) -> None:
         "**/api/session", lambda route: route.fulfill(json={"roles": ["viewer"], "default_namespace": "default"})
     )
     page.goto(HERE)
-    button = panel(page, "Needs somebody").get_by_role("button", name="Try now")
+    button = panel(page, "Needs attention").get_by_role("button", name="Retry now")
     expect(button).to_be_disabled()
     expect(button).to_have_attribute("title", re.compile("viewer"))
 
@@ -204,11 +204,10 @@ def test_an_overview_that_fails_says_so_and_comes_back(page: Page, complaints: C
     expect(page.get_by_role("alert")).to_contain_text("broken")
     page.unroute("**/api/overview?*")
     page.get_by_role("button", name="Try again").click()
-    expect(panel(page, "Needs somebody")).to_be_visible()
+    expect(panel(page, "Needs attention")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("scheme", "width"), looks(1280, 390))
 def test_everybody_can_use_it(new_page: NewPage, scheme: str, width: int) -> None:
     page = new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
     settled(page, f"{HERE}?table=flow")

@@ -18,7 +18,7 @@ from backstay.codec import avro
 
 from . import world_code as code
 from .conftest import NewPage
-from .kit import ADMIN, DW, Complaints, ServerProcess, axe, settled, too_wide
+from .kit import ADMIN, DW, Complaints, ServerProcess, axe, looks, settled, too_wide
 from .world import HOSTILE_ID, World
 
 TABS = {
@@ -73,7 +73,7 @@ def test_an_approval_by_a_form_is_wrong_at_first_and_right_then(page: Page, worl
     expect(form.get_by_text("must be int")).to_be_visible()
     assert world.get(f"/workflows/{workflow_id}/messages")["messages"][1:] == []
     form.locator("#argument-2").fill("2")
-    form.get_by_role("button", name="What would be written?").click()
+    form.get_by_role("button", name="Show what would be written").click()
     expect(form.get_by_label("what would be written")).to_contain_text("SignalReceived")
     send.click()
     expect(page.get_by_role("row", name=re.compile("signal approve"))).to_contain_text("applied")
@@ -169,7 +169,7 @@ def test_a_history_is_filtered_and_jumped_into(page: Page, complaints: Complaint
     page.get_by_label("go to event").press("Enter")
     opened = page.locator("tr.below")
     expect(opened).to_be_in_viewport()
-    expect(opened).to_contain_text("says who")
+    expect(opened).to_contain_text("events")
     expect(opened).to_contain_text("ActivityRetryScheduled")
     opened.get_by_role("link", name="37 ActivityStarted pack").click()
     expect(page).to_have_url(re.compile("event=37"))
@@ -296,11 +296,11 @@ def test_a_viewer_without_payloads_is_told_that_they_are_hidden(
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("navigation", name="screens")).to_be_visible()
     page.goto(at("secret-1", "history", "&event=2"))
-    expect(page.get_by_text("hidden: you are signed in without the right to read payloads")).to_be_visible()
+    expect(page.get_by_text("hidden: your session may not read payloads")).to_be_visible()
     page.goto(at("secret-1", "messages"))
     expect(page.get_by_role("button", name="Send a signal")).to_be_disabled()
     page.get_by_role("row", name=re.compile("start")).get_by_role("button").click()
-    expect(page.get_by_text("hidden: you are signed in")).to_be_visible()
+    expect(page.get_by_text("hidden: your session may not")).to_be_visible()
     page.goto(at("secret-1", "export"))
     expect(page.get_by_role("button", name="Download")).to_have_count(0)
     assert "my secret" not in page.content()
@@ -316,7 +316,7 @@ def test_an_activity_that_backs_off_is_tried_now(page: Page, world: World) -> No
     page.goto(at(workflow_id, "activities"))
     expect(page.locator(".attempt")).to_have_count(1)
     expect(page.locator(".attempt")).to_contain_text("the carrier did not answer for parcel 18")
-    page.locator(".activities").get_by_role("button", name="Try now").click()
+    page.locator(".activities").get_by_role("button", name="Retry now").click()
     expect(page.locator(".attempt")).to_have_count(2)
     page.locator(".activities").get_by_role("button", name="carrier").click()
     expect(page.locator("tr.below")).to_contain_text("21 attempts")
@@ -329,17 +329,32 @@ def test_an_effect_whose_outcome_is_unknown_has_its_key(page: Page) -> None:
 
     retold(page, "activities", lost)
     page.goto(at("delivery-1", "activities"))
-    unsure = page.get_by_role("region", name="Effects whose outcome is unknown")
+    unsure = page.get_by_role("region", name="Attempts with unknown outcome")
     expect(unsure.get_by_role("row").nth(1)).to_contain_text("carrier1")
     expect(unsure).to_contain_text("never reported")
     expect(unsure.get_by_role("button", name="copy the key")).to_be_visible()
 
 
 @pytest.mark.contract("COND-03")
+def test_a_sleep_is_skipped_from_the_list_of_waits(page: Page, world: World) -> None:
+    workflow_id = world.begin("reminder", 30)
+    world.reach(workflow_id, "sleeps")
+    page.goto(at(workflow_id, "waits"))
+    page.get_by_role("row", name=re.compile("timer")).first.get_by_role("button", name="Skip wait").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Show what would be written").click()
+    expect(dialog.get_by_label("what would be written")).to_contain_text("event WaitSkipped")
+    dialog.get_by_label("Reason").fill("she called")
+    dialog.get_by_role("button", name="Skip wait").click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator(".badge").first).to_contain_text("completed")
+    expect(page.get_by_role("button", name="Skip wait")).to_have_count(0)
+
+
 def test_waits_name_their_condition_and_miss_their_tasks(page: Page) -> None:
     page.goto(at("approval-1", "waits"))
     row = page.get_by_role("region", name="Waits").get_by_role("row", name=re.compile("condition approved"))
-    expect(row).to_contain_text("gives up")
+    expect(row).to_contain_text("times out")
     expect(row).to_contain_text("ready timer task")
 
     def lost(told: Any) -> None:
@@ -361,7 +376,7 @@ def test_a_failed_grandchild_is_reached_from_its_grandparent(page: Page) -> None
     page.goto(at("family-1", "lineage"))
     failed = page.locator(".kin", has_text="grandchild")
     expect(failed).to_contain_text("failed")
-    expect(failed).to_contain_text("abandon when its parent closes")
+    expect(failed).to_contain_text("keeps running if the parent closes")
     failed.get_by_role("link").click()
     expect(page.locator(".kin[aria-current]")).to_contain_text("grandchild")
     expect(page.locator(".lineage > li > .kin")).to_contain_text("family-1")
@@ -377,8 +392,9 @@ def test_runs_that_were_continued_are_one_family(page: Page) -> None:
     expect(page.locator(".kin[aria-current]")).to_contain_text("run 4")
 
 
-def test_the_replay_difference_stands_in_two_columns(page: Page) -> None:
-    page.goto(at("shipping-1", "failures"))
+@pytest.mark.parametrize("tab", ["timeline", "failures"])  # the first one, and the one about what went wrong
+def test_the_replay_difference_stands_in_two_columns(page: Page, tab: str) -> None:
+    page.goto(at("shipping-1", tab))
     expect(page.get_by_role("columnheader")).to_have_text(["recorded", "code asked for"])
     first = page.locator(".difference .first")
     expect(first.get_by_role("cell").nth(0)).to_contain_text("1: activity pick")
@@ -404,9 +420,8 @@ def test_the_export_is_downloaded_and_verifies(page: Page) -> None:
     expect(page.get_by_text("dw export verify welcome-1.json")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
-def test_nobody_is_kept_out_of_a_tab(new_page: NewPage, scheme: Literal["light", "dark"], width: int) -> None:
+@pytest.mark.parametrize(("scheme", "width"), looks(1280, 390))
+def test_a_tab_keeps_no_reader_out(new_page: NewPage, scheme: Literal["light", "dark"], width: int) -> None:
     page = new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
     for tab, (workflow_id, more) in TABS.items():
         settled(page, at(workflow_id, tab, more))

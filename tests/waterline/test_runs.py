@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, Route, expect
 from backstay import AsyncClient
 
 from .conftest import NewPage
-from .kit import VERSIONS, VIEWER, ServerProcess, axe, settled, too_wide, until
+from .kit import VERSIONS, VIEWER, ServerProcess, axe, looks, settled, too_wide, until
 from .world import HOSTILE_ID, World
 
 
@@ -364,8 +364,7 @@ def test_a_viewer_sees_and_cannot(guarded: ServerProcess, new_page: NewPage) -> 
 # -- for everybody
 
 
-@pytest.mark.parametrize("width", [1280, 768, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("scheme", "width"), looks(1280, 768, 390))
 def test_nothing_keeps_people_out(world: World, new_page: NewPage, scheme: Any, width: int) -> None:
     page = new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
     settled(page, "/waterline/runs?is_current_run=true")

@@ -129,7 +129,7 @@ def test_the_large_run_has_a_megabyte_each_way(world: World) -> None:
     assert detail(world, "large-1")["history_size_bytes"] > 2 << 20
 
 
-def test_there_are_schedules_and_a_queue_that_nobody_serves(world: World) -> None:
+def test_there_are_schedules_and_a_queue_without_a_worker(world: World) -> None:
     schedules = {schedule["schedule_id"]: schedule for schedule in world.get("/schedules")["schedules"]}
     assert {name: schedule["status"] for name, schedule in schedules.items()} == {
         "nightly": "active",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from backstay import (
     Signal,
     activity,
-    attempt,
+    activity_info,
     child,
     continue_as_new,
     gather,
@@ -142,7 +142,7 @@ def pick(number: int) -> int:
 
 @activity(retries=3, backoff="10ms")
 def pack(number: int) -> str:
-    if number == 3 and attempt().number == 1:
+    if number == 3 and activity_info().number == 1:
         raise TimeoutError("the scale did not answer")
     return f"box {number}"
 

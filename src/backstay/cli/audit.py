@@ -1,4 +1,4 @@
-"""`dw audit`: who did what, newest first."""
+"""`dw audit`: commands and changes with their callers, newest first."""
 
 from __future__ import annotations
 
@@ -10,23 +10,31 @@ import click
 
 from backstay.cli import options
 from backstay.cli.control import asked
+from backstay.cli.plain_text import one_line
 from backstay.cli.problems import CliError
 
 
 @click.command(name="audit")
 @options.place
 @options.namespace
-@click.option("--type", "command_type", metavar="TYPE", help="Only this kind: start, signal, cancel, token.create, ...")
+@click.option(
+    "--type",
+    "command_type",
+    metavar="TYPE",
+    help="Only commands of this type: start, signal, cancel, token.create, ...",
+)
 @click.option("--status", type=click.Choice(["accepted", "rejected"]), help="Only commands with this status.")
 @click.option("--id", "workflow_id", metavar="ID", help="Only commands to this workflow or schedule.")
-@click.option("--token-id", metavar="ID", help="Only what this token has done.")
+@click.option("--token-id", metavar="ID", help="Only commands by this token.")
 @click.option("--caller", metavar="LABEL", help="Only callers with this label.")
 @click.option("--from", "since", metavar="TIME", help="Only from this time on, such as 2026-01-31T12:00:00Z.")
 @click.option("--to", "until", metavar="TIME", help="Only before this time.")
-@click.option("--limit", metavar="N", type=click.IntRange(1, 200), default=50, show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1, 200), default=50, show_default=True, help="Show N entries."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 def command(path: options.Place, namespace: str, limit: int, as_json: bool, **filters: str | None) -> None:
-    """Show who did what: commands to workflows and schedules, tokens, sessions, namespaces, bulk operations.
+    """Show the audit: commands to workflows and schedules, changes of tokens, sessions and namespaces, bulk operations.
 
     \b
     Examples:
@@ -45,9 +53,9 @@ def command(path: options.Place, namespace: str, limit: int, as_json: bool, **fi
     else:
         entries, more = _read(path, namespace, given, limit)
     for entry in entries:
-        click.echo(json.dumps(entry) if as_json else _line(entry))
+        click.echo(json.dumps(entry) if as_json else one_line(_line(entry)))
     if not entries and not as_json:
-        click.echo("nothing was done" + (" that matches" if given else " yet"), err=True)
+        click.echo("no commands" + (" match" if given else " yet"), err=True)
     if more and not as_json:
         click.echo("there is more; narrow it down with --from, --to, --id or --type", err=True)
 
@@ -56,8 +64,8 @@ def _read(path: str, namespace: str, given: dict[str, str], limit: int) -> tuple
     import msgspec
 
     from backstay.cli.reading import StoreReader
-    from backstay.server.audit import AuditFilter, audit_page, moment
-    from backstay.server.system_actions import KIND, SystemAction
+    from backstay.server.operators.audit import AuditFilter, audit_page, moment
+    from backstay.server.operators.system_actions import KIND, SystemAction
 
     times: dict[str, int] = {}
     for name, field in (("from", "since"), ("to", "until")):

@@ -11,20 +11,21 @@ import click
 
 from backstay.cli import options
 from backstay.cli.control import asked
+from backstay.cli.plain_text import printable
 from backstay.cli.problems import CliError
+from backstay.kernel.operators import OPERATOR_COMMANDS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 LOOK = 0.2  # seconds between two looks at the progress
-ACTIONS = ("cancel", "terminate", "repair", "signal", "archive", "pause", "unpause", "retry-now")
 
 
 @click.group(name="bulk")
 def command() -> None:
     """Send one command to many runs of a server.
 
-    The runs are those of a filter with the fields of the lists, or of named workflows. The operation is durable: it goes
-    on if this terminal is closed, and after a restart of the server. Runs that are started later are left alone.
+    A filter selects the runs by the fields of `dw list`, or --id names them. The operation is durable: it continues
+    when this terminal is closed and after a restart of the server. It does not touch runs that start later.
 
     \b
     Examples:
@@ -39,11 +40,15 @@ def command() -> None:
 def _asked(command: F) -> F:
     """The options that all actions share."""
     for option in (
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Only say how many runs, and what would be written."),
-        click.option("--reason", metavar="TEXT", help="Why; it is recorded with each command."),
-        click.option("--id", "ids", metavar="ID", multiple=True, help="A workflow; may be repeated."),
-        click.option("--filter", "filters", metavar="FIELD=VALUE", multiple=True, help="May be repeated."),
+        click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
+        click.option(
+            "--dry-run", is_flag=True, help="Print the number of runs that would get the command, and change nothing."
+        ),
+        click.option("--reason", metavar="TEXT", help="The reason, recorded with each command."),
+        click.option("--id", "ids", metavar="ID", multiple=True, help="Send to this workflow. May be repeated."),
+        click.option(
+            "--filter", "filters", metavar="FIELD=VALUE", multiple=True, help="Send to matching runs. May be repeated."
+        ),
         options.namespace,
         click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: DW_TOKEN."),
         click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: DW_SERVER."),
@@ -71,13 +76,9 @@ def _action(name: str, said: str) -> None:
     command.command(name=name)(act)
 
 
-_action("cancel", "Ask runs to stop.")
-_action("terminate", "Stop runs at once, without asking their code.")
-_action("repair", "Restore what runs miss in order to go on.")
-_action("archive", "Mark closed runs as dealt with.")
-_action("pause", "Hand out no more tasks of runs.")
-_action("unpause", "Let paused runs go on.")
-_action("retry-now", "Try the activities of runs now that back off.")
+for _declared in OPERATOR_COMMANDS.values():
+    if _declared.bulk:
+        _action(_declared.verb, _declared.about("each run"))
 
 
 @command.command(name="signal")
@@ -96,7 +97,7 @@ def signal(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Send the signal NAME with ARGUMENTS, JSON each, to runs."""
+    """Send signal NAME to each run. Each argument is JSON."""
     from backstay.cli.messages import parsed
 
     body = _body("signal", filters, ids, reason) | {"signal_name": name, "input": parsed(arguments, "dw bulk signal")}
@@ -108,7 +109,7 @@ def signal(
 @click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: DW_SERVER.")
 @options.namespace
 def listing(server: str | None, token: str | None, namespace: str) -> None:
-    """The bulk operations of a namespace, newest first."""
+    """List the bulk operations of a namespace, newest first."""
     for bulk in asked(_server(server, token), "GET", "/api/bulk?page_size=200", namespace=namespace)["bulk_operations"]:
         click.echo(f"{bulk['bulk_id']}  {bulk['action']:10}  {_progress(bulk)}  {bulk['created_at']}")
 
@@ -117,17 +118,17 @@ def listing(server: str | None, token: str | None, namespace: str) -> None:
 @click.argument("id")
 @click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: DW_TOKEN.")
 @click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: DW_SERVER.")
-@click.option("--all", "everything", is_flag=True, help="Every run and what became of it.")
+@click.option("--all", "everything", is_flag=True, help="List every run and its outcome.")
 @options.namespace
 def show(id: str, server: str | None, token: str | None, namespace: str, everything: bool) -> None:
-    """How far operation ID is, and what became of its runs."""
+    """Show the progress of operation ID and the outcome of its runs."""
     at, path = _server(server, token), f"/api/bulk/{quote(id, safe='')}"
     bulk = asked(at, "GET", path, namespace=namespace)
     click.echo(f"{bulk['bulk_id']}  {bulk['action']}  {_progress(bulk)}")
     _outcomes(bulk)
     while everything:
         for run in bulk["results"]:
-            click.echo(f"  {run['workflow_id']}  {run['outcome']}{_because(run['reason'])}")
+            click.echo(printable(f"  {run['workflow_id']}  {run['outcome']}{_because(run['reason'])}"))
         if bulk["next_page_token"] is None:
             return
         bulk = asked(at, "GET", f"{path}?next_page_token={bulk['next_page_token']}", namespace=namespace)
@@ -139,7 +140,7 @@ def show(id: str, server: str | None, token: str | None, namespace: str, everyth
 @click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: DW_SERVER.")
 @options.namespace
 def stop(id: str, server: str | None, token: str | None, namespace: str) -> None:
-    """Stop operation ID after the runs that it is at. What was done stays done."""
+    """Stop operation ID after its current runs. Commands that were sent stay in effect."""
     bulk = asked(_server(server, token), "POST", f"/api/bulk/{quote(id, safe='')}/stop", {}, namespace=namespace)
     click.echo(f"{id}: {_progress(bulk)}")
 
@@ -149,7 +150,7 @@ def stop(id: str, server: str | None, token: str | None, namespace: str) -> None
 
 def _server(url: str | None, token: str | None) -> options.ServerAt:
     if url is None:
-        raise CliError("name the server with --server or DW_SERVER; bulk operations are done by a server")
+        raise CliError("name the server with --server or DW_SERVER; only a server does bulk operations")
     return options.ServerAt(url, token)
 
 
@@ -182,9 +183,8 @@ def _do(server: options.ServerAt, namespace: str, body: dict[str, Any], *, dry_r
         click.echo(f"{action}: {count} run{'' if count == 1 else 's'}")
         for run in seen["examples"]:
             wrote = ", ".join(run["would_write"]) or "nothing"
-            click.echo(
-                f"  {run['workflow_id']}  {run['workflow_type']}  {run['outcome']}{_because(run['reason'])}: {wrote}"
-            )
+            about = f"{run['workflow_id']}  {run['workflow_type']}  {run['outcome']}"
+            click.echo(printable(f"  {about}{_because(run['reason'])}: {wrote}"))
         if count > len(seen["examples"]):
             click.echo("  ...")
     if dry_run or not count:
@@ -195,7 +195,7 @@ def _do(server: options.ServerAt, namespace: str, body: dict[str, Any], *, dry_r
     try:
         _follow(server, namespace, bulk)
     except KeyboardInterrupt:
-        click.echo(f"it goes on; dw bulk stop {bulk['bulk_id']} stops it", err=True)
+        click.echo(f"the operation continues; dw bulk stop {bulk['bulk_id']} stops it", err=True)
         raise
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ KEY = click.option(
     "--key",
     metavar="KEY",
     envvar="DW_EXPORT_SIGNING_KEY",
-    help="The key it was signed with. Default: DW_EXPORT_SIGNING_KEY.",
+    help="The key that signed the export. Default: DW_EXPORT_SIGNING_KEY.",
 )
 
 
@@ -30,7 +30,7 @@ KEY = click.option(
 @KEY
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def verify(file: Path, key: str | None, as_json: bool) -> None:
-    """Check that the export in FILE is what was written, and with a key, by whom.
+    """Verify the checksums of the export in FILE and, with a key, its signature.
 
     Nothing else is needed: no database, no server. Exit code 1: it was changed, it is not whole, or another key signed it.
 
@@ -56,7 +56,7 @@ def verify(file: Path, key: str | None, as_json: bool) -> None:
         if not report.findings:
             out.print(told(report), style="green", markup=False)
     if report.findings:
-        raise Unsuccessful(f"{file} is not to be trusted")
+        raise Unsuccessful(f"{file} failed the verification")
 
 
 def told(report: BundleReport) -> str:
@@ -74,11 +74,11 @@ def told(report: BundleReport) -> str:
 @options.database
 @KEY
 def import_(file: Path, path: str, key: str | None) -> None:
-    """Read the export in FILE into an empty database, to look at it with `dw history`, `dw describe` and `dw replay`.
+    """Import the export in FILE into an empty database, for `dw history`, `dw describe` and `dw replay`.
 
-    Only a whole export with a matching checksum is read, and only into a database that has no workflow yet. A redacted export
-    is refused: what its code was given is not in it. An app or a server that opens this database goes on with an open run; use
-    commands that only read.
+    Only a whole export with a matching checksum is read, and only into a database that has no workflow yet. A redacted
+    export is refused: it lacks the arguments of its code. An app or a server that opens this database goes on with an
+    open run; use commands that only read.
 
     \b
     Examples:
@@ -101,9 +101,7 @@ def import_(file: Path, path: str, key: str | None) -> None:
             )
         with StoreReader(path, create=True) as reader:
             if reader.has_workflows():
-                raise CliError(
-                    f"{path} has workflows already; an export is read into an empty database, name a new one"
-                )
+                raise CliError(f"{path} has workflows already; import into an empty database: name a new one")
             try:
                 decision = imported(bundle, Machine(), reader.world.ids)
             except CannotImport as problem:
@@ -122,12 +120,18 @@ def opened(file: Path) -> Generator[ExportBundle]:
         with file.open("rb") as stream:
             if not stream.seek(0, 2):
                 raise NoBundle("it is empty")
-            with mmap(stream.fileno(), 0, access=ACCESS_READ) as text, memoryview(text) as view:
+            text = mmap(stream.fileno(), 0, access=ACCESS_READ)
+            view = memoryview(text)
+            bundle: ExportBundle | None = None
+            try:
                 bundle = ExportBundle(view)
-                try:
-                    yield bundle
-                finally:
+                yield bundle
+            finally:
+                if bundle is not None:
                     bundle.close()
+                with suppress(BufferError):  # an error on its way still holds a part of the text
+                    view.release()
+                    text.close()
     except NoBundle as problem:
         raise CliError(f"{file} is no export: {problem}") from None
     except OSError as error:

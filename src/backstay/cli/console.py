@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from backstay.cli.plain_text import printable
+
 
 def console() -> Console:
     """Output as wide as the terminal; piped output is as wide as it needs to be, so that ids stay whole."""
@@ -18,15 +20,9 @@ def console() -> Console:
 
 
 class PlainTextConsole(Console):
-    """Prints text only: workflow types, log records and the like come from anywhere, and may hold what a terminal obeys."""
+    """Prints text only: workflow types, log records and the like come from anywhere, and may contain control sequences
+    of a terminal."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-
-def printable(text: str) -> str:
-    """The text without control characters, but with its lines and its indentation."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)

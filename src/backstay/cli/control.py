@@ -42,7 +42,7 @@ def _reply(
     from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER
 
     if not server.url.startswith(("http://", "https://")):
-        raise CliError(f"{server.url!r} is no address of a server; write http://HOST:PORT")
+        raise CliError(f"{server.url!r} is not the address of a server; write http://HOST:PORT")
     headers = {CONTROL_PLANE_HEADER: str(CONTROL_PLANE)}
     if namespace is not None:
         headers["X-Namespace"] = namespace
@@ -60,7 +60,7 @@ def _reply(
         kind = Missing if said.get("reason") in MISSING else CliError
         raise kind(said.get("message") or f"{server.url} answers {refusal.code}") from None
     except (URLError, OSError, ValueError, HTTPException) as error:
-        raise CliError(f"{server.url} cannot be asked: {getattr(error, 'reason', error)}") from None
+        raise CliError(f"{server.url} cannot be reached: {getattr(error, 'reason', error)}") from None
 
 
 def _said(body: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`dw describe`: where a workflow stands, what it waits for, and why it does not move if it does not."""
+"""`dw describe`: the state of a workflow, its waits, and the reason if it does not move."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from backstay.protocol.requests import Description, TaskView
 
 
-IDLE = "no process runs tasks on this database, so nothing moves; start one that does (your program, or dw dev FILE)"
+IDLE = "no engine runs this database, so no run moves; start one that does (your program, or dw dev FILE)"
 
 
 @click.command(name="describe")
@@ -24,9 +24,9 @@ IDLE = "no process runs tasks on this database, so nothing moves; start one that
 @options.place
 @options.namespace
 def command(id: str, path: options.Place, namespace: str) -> None:
-    """Show the state of workflow ID: status, what it waits for, its tasks, its last failure.
+    """Show the state of workflow ID: status, waits, tasks and last failure.
 
-    For a run whose code no longer fits its history, the difference is shown side by side.
+    For a blocked run, shows its history and the steps of the current code side by side.
 
     \b
     Examples:
@@ -134,13 +134,15 @@ def _show_block(out: Console, id: str, block: Block) -> None:
     from backstay.cli.differences import side_by_side
 
     out.print()
-    what = "blocked" if block.replay_blocked else "the workflow task failed and is tried again"
+    what = "blocked" if block.replay_blocked else "the workflow task failed and is retried"
     out.print(f"{what}: {format.shortened(block.message, 1000)}", style="bold red", markup=False)
+    if block.blocked_by is not None:
+        out.print(f"  by {format.shortened(block.blocked_by)}", markup=False, highlight=False)
     for line in (block.stack_trace or "").splitlines():
         out.print(f"  {line}", style="bright_black", markup=False, highlight=False)
     if block.difference:
         out.print(side_by_side(block.difference))
     if block.replay_blocked:
         out.print(
-            f"Deploy code that fits this history and the run goes on; or try again now: dw repair {id}", markup=False
+            f"Deploy code that fits this history, and the run continues; or retry now: dw repair {id}", markup=False
         )

@@ -29,7 +29,7 @@ LOOK = 0.2
 @click.argument("file", type=click.Path(path_type=Path))
 @options.database
 @options.namespace
-@click.option("--queue", "queues", metavar="NAME", multiple=True, help="Serve this queue, too. May be repeated.")
+@click.option("--queue", "queues", metavar="NAME", multiple=True, help="Serve this queue too. May be repeated.")
 @click.option(
     "--port",
     metavar="NUMBER",
@@ -39,12 +39,12 @@ LOOK = 0.2
 def command(file: Path, path: str, namespace: str, queues: tuple[str, ...], port: int | None) -> None:
     """Run the workflows and activities of FILE, and reload on every save.
 
-    Registers what the module FILE holds: workflows, activities, exception classes, and objects with activity methods.
-    Runs are in the database, so a reload loses nothing: open runs go on with the new code, and a run that the old code
-    blocked is tried again.
+    Registers the workflows, activities, exception classes and objects with activity methods of the module FILE. Runs
+    are in the database, so a reload loses nothing: open runs continue with the new code, and blocked runs are retried
+    with it.
 
-    Beside it runs Waterline, a page about the runs, for this machine only. It stays open over reloads, and a run that new
-    code blocks is told with the address of its page. The page needs: pip install 'backstay[server]'.
+    Also serves Waterline, the page of the runs, to this machine only. The page stays open during reloads. When new code
+    blocks a run, the address of the run's page is printed. The page needs: pip install 'backstay[server]'.
 
     \b
     Examples:
@@ -66,20 +66,24 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...], port
         raise CliError(f"the directory {parent} does not exist; create it first")
     plan = DevPlan(file=os.fspath(file), path=path, namespace=namespace, queues=queues)
     if namespace != namespace.lower():  # which a server has not
-        click.echo(f"Waterline, a page about these runs, knows no namespace with capitals such as {namespace!r}")
+        click.echo(
+            f"Waterline, the page of these runs, does not support a namespace with capitals such as {namespace!r}"
+        )
         sys.exit(_supervise(plan))
     try:
         from backstay.cli.dev_server import run
     except ImportError as missing:
         if missing.name not in ("httptools", "uvloop"):
             raise
-        click.echo("Waterline, a page about these runs, comes with: pip install 'backstay[server]'")
+        click.echo("Waterline, the page of these runs, needs: pip install 'backstay[server]'")
         sys.exit(_supervise(plan))
     sys.exit(run(plan, port))
 
 
 def _supervise(plan: DevPlan) -> int:
-    signal.signal(signal.SIGTERM, _interrupt)
+    # Also Ctrl-C: a shell starts the programs in the background of a script with that signal ignored.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
     while True:
         child = DevChild(plan)
         try:

@@ -12,7 +12,7 @@ from backstay.cli.dev_plan import RELOAD, DevPlan
 from backstay.cli.file_watch import stamp_of
 
 SHORT = 2.0  # seconds: a process that crashes sooner is only started again after a save
-PATIENCE = 10.0  # seconds to end, for a process that was asked to
+PATIENCE = 10.0  # seconds to end after the request
 
 
 class DevChild:

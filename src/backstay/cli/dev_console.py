@@ -1,4 +1,5 @@
-"""What `dw dev` prints beside the events of runs: log records, lines with the time in front, and who the engine is."""
+"""What `dw dev` prints beside the events of runs: log records, lines with the time in front, and the process that is
+the engine."""
 
 from __future__ import annotations
 

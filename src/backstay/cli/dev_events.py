@@ -1,4 +1,4 @@
-"""The events that `dw dev` prints: what was committed to the database since the last look, a line each.
+"""The events that `dw dev` prints: a line for each new event in the database.
 
 It reads the database as any other process would, so it shows what is on disk, including what other processes wrote.
 """
@@ -27,7 +27,7 @@ LINES = 40  # of one look; the rest is counted
 
 
 class EventFeed:
-    """`page`: the address of Waterline, if there is one. Blocked runs are told with the address of their page."""
+    """`page`: the address of Waterline, if there is one. Blocked runs are printed with the address of their page."""
 
     def __init__(self, reader: StoreReader, namespace: str, out: Console, page: str | None = None) -> None:
         self._reader = reader
@@ -63,7 +63,7 @@ class EventFeed:
         self._look_for_blocked()
 
     def look(self) -> None:
-        """Print what was committed since the last look."""
+        """Print new commits."""
         if not self._reader.changed() and not self._behind:
             return
         self._told = 0

@@ -1,4 +1,4 @@
-"""What a process of `dw dev` is told when it is started: the file, where its runs are, and who has started it."""
+"""The arguments of a process of `dw dev`: the file, the address of its runs, and its parent."""
 
 from __future__ import annotations
 

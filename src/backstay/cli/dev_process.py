@@ -1,8 +1,8 @@
 """The process that `dw dev` runs: imports the file, works on its runs, ends on a save or a signal.
 
 Every reload is a new process, so that no state of the old code is left. Runs are in the database: the next process goes
-on where this one ended. Where `dw dev` is a server, this process is its worker and ends with it, because it could report to
-nobody; otherwise it is the engine itself, and prints the events.
+on where this one ended. Where `dw dev` is a server, this process is its worker and ends with it, because it could not
+report any more; otherwise it is the engine itself, and prints the events.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _listen(ending: ProcessEnd) -> None:
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by who has started this process
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the parent of this process
 
 
 def _watch(file: Path, plan: DevPlan, ending: ProcessEnd) -> FileWatch:

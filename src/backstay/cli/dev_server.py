@@ -2,7 +2,7 @@
 
 Bound → events remembered → engine up, listening → (worker started → ended by a save, a crash, a signal) → worker ended →
 drained. The worker is always ended before the server, so that it can report what it has done. The server needs no credential
-and therefore answers this machine only, and no page but its own (`server/loopback.py`).
+and therefore answers this machine only, and no page but its own (`server/access/hosts.py`).
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from backstay.cli.dev_events import EventFeed
 from backstay.cli.dev_plan import DevPlan
 from backstay.cli.problems import CliError, as_problems
 from backstay.cli.reading import StoreReader
-from backstay.server.app import App
-from backstay.server.connections import raise_descriptor_limit
-from backstay.server.loopback import LoopbackAuthenticator
-from backstay.server.serve import CannotListen, HttpServer, listen
+from backstay.server.http.app import App
+from backstay.server.http.connections import raise_descriptor_limit
+from backstay.server.http.serve import CannotListen, HttpServer, listen
 from backstay.server.server import Server
 from backstay.server.settings import Settings
 from backstay.store.address import is_server
@@ -38,7 +37,7 @@ PORT = 8233
 TRIED = 100  # ports from there on, before any will do
 LOOK = 0.05
 EVENTS = 0.1  # seconds between two looks for events
-DRAIN = 2.0  # seconds for requests to end, while a developer waits who has pressed Ctrl-C
+DRAIN = 2.0  # seconds for requests to end after Ctrl-C
 
 
 def run(plan: DevPlan, port: int | None) -> int:
@@ -71,7 +70,7 @@ def _settings(plan: DevPlan) -> Settings:
 
 
 def _bound(settings: Settings, port: int | None) -> list[socket.socket]:
-    """The port that was asked for; otherwise 8233, the next free one, or any."""
+    """The port of --port; otherwise 8233, the next free one, or any."""
     wanted = [*range(PORT, PORT + TRIED), 0] if port is None else [port]
     for number in wanted[:-1]:
         with suppress(CannotListen):
@@ -99,7 +98,7 @@ class DevServer:
         events = EventPrinter(self._plan, self._out, self._page)
         await loop.run_in_executor(None, events.start)
         try:
-            async with Server(self._settings, authenticator=LoopbackAuthenticator) as server:
+            async with Server(self._settings) as server:
                 http = HttpServer(App(server))
                 (address,) = await http.listen(self._sockets)
                 self._out.print(Text.assemble(("Waterline", "bold"), "  at  ", (self._page, "bold")))
@@ -111,7 +110,7 @@ class DevServer:
                     http.drain()
                     await http.close()
         finally:
-            await loop.run_in_executor(None, events.stop)  # last: what the engine did at its end is told, too
+            await loop.run_in_executor(None, events.stop)  # last: to print the last events of the engine, too
 
     def _on_signal(self) -> None:
         self._signals += 1
@@ -137,7 +136,7 @@ class DevServer:
                     return 0
 
     async def _end_of(self, child: DevChild, server: Server) -> int:
-        """The exit code of a worker, which is told to end at a signal, and killed if it does not."""
+        """The exit code of a worker, which is asked to end at a signal, and killed if it does not."""
         process = child.process
         waiting = not server.engine.holder
         give_up: float | None = None
@@ -193,7 +192,7 @@ class EventPrinter:
                 self._follow(feed)
         except BaseException as problem:
             if self._remembered.is_set():
-                raise  # a bug of ours, which nobody waits for: its traceback is printed
+                raise  # a bug of ours in a background task: its traceback is printed
             self._problem = problem
         finally:
             self._remembered.set()

@@ -29,8 +29,8 @@ def work(program: Program, plan: DevPlan, is_over: Callable[[], bool], ready: Ca
                 queues=sorted(program.queues.union(plan.queues)),
                 namespace=plan.namespace,
                 types=program.types,
-                # The same name for every process: a new one that holds nothing tells the server that the tasks of the one
-                # before, however it ended, are to be given out again, at once and not when their leases run out.
+                # The same name for every process: a new one without tasks lets the server offer the tasks of the
+                # previous one again at once, and not when their leases expire.
                 worker_id=f"dw-dev-{socket.gethostname()[:60]}",
                 drain=DRAIN,
             )
@@ -58,7 +58,7 @@ async def _until_over(worker: AsyncWorker, is_over: Callable[[], bool], ready: C
 
 
 async def _open(worker: AsyncWorker) -> None:
-    """Open the link, however long it takes: the server takes nobody on while another process is the engine."""
+    """Open the link, however long it takes: the server accepts no worker while another process is the engine."""
     while True:
         try:
             await worker.open()

@@ -1,4 +1,4 @@
-"""The difference of a blocked run in two columns: what history has, and what the code asked for."""
+"""The difference of a blocked run in two columns: history, and the commands of the code."""
 
 from __future__ import annotations
 

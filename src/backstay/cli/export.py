@@ -18,27 +18,31 @@ if TYPE_CHECKING:
 @click.argument("id")
 @options.place
 @options.namespace
-@click.option("--run", "run_id", metavar="RUN", help="Another run of this workflow than the current one.")
+@click.option("--run", "run_id", metavar="RUN", help="Use this run of the workflow instead of the current one.")
 @click.option(
-    "--output", "-o", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write it there, not here."
+    "--output",
+    "-o",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write to FILE instead of standard output.",
 )
 @click.option(
     "--signing-key",
     metavar="KEY",
     envvar="DW_EXPORT_SIGNING_KEY",
-    help="Sign it with this key. Default: DW_EXPORT_SIGNING_KEY.",
+    help="Sign the export with this key. Default: DW_EXPORT_SIGNING_KEY.",
 )
 @click.option(
     "--signing-key-id",
     metavar="NAME",
     envvar="DW_EXPORT_SIGNING_KEY_ID",
-    help="The name of the key, for those who verify. Default: DW_EXPORT_SIGNING_KEY_ID.",
+    help="The name of the key, as the signature shows it. Default: DW_EXPORT_SIGNING_KEY_ID.",
 )
 @click.option(
     "--redactor",
     metavar="MODULE:FUNCTION",
     envvar="DW_EXPORT_REDACTOR",
-    help="A function that replaces payloads and texts. Default: DW_EXPORT_REDACTOR.",
+    help="Call this function to replace payloads and texts. Default: DW_EXPORT_REDACTOR.",
 )
 def command(
     id: str,
@@ -52,8 +56,8 @@ def command(
 ) -> None:
     """Export workflow ID with its whole history as JSON, with a checksum over all of it.
 
-    A run that is open is exported as it is now; `history_complete` says which. Of a database it is signed and redacted as
-    asked here, of a server as the settings of the server say. `dw export verify FILE` checks the file.
+    An open run is exported as it is now, with `history_complete` false. The options sign and redact the export of a
+    database; the settings of a server sign and redact its exports. `dw export verify FILE` checks the file.
 
     \b
     Examples:
@@ -64,6 +68,7 @@ def command(
     """
     from backstay.cli.problems import CliError
     from backstay.cli.reading import reader_of
+    from backstay.private_files import write_private
 
     how = _how(path, signing_key, signing_key_id, redactor)
     with reader_of(path, namespace, how) as reader:
@@ -73,7 +78,7 @@ def command(
             return
         unfinished = output.with_name(f"{output.name}.part")
         try:
-            with unfinished.open("wb") as file:
+            with write_private(unfinished) as file:
                 reader.export(namespace, id, run_id, file.write)
             unfinished.replace(output)
         except OSError as error:
@@ -94,7 +99,7 @@ def _how(path: options.Place, signing_key: str | None, key_id: str | None, redac
         for name in ("signing_key", "signing_key_id", "redactor"):
             if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
                 flag = "--" + name.replace("_", "-")
-                raise CliError(f"{flag} is for a database; a server signs and redacts as its own settings say")
+                raise CliError(f"{flag} is for a database; the settings of a server sign and redact its exports")
         return AS_IT_IS
     if redactor is not None and "" not in sys.path:
         sys.path.insert(0, "")  # it may be a module of this directory

@@ -1,4 +1,4 @@
-"""What a terminal prints beside the words that it shares with the server: clocks and tracebacks."""
+"""Formats for the terminal only: clocks and tracebacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dw history`: what happened in a run, as a timeline or as the events themselves."""
+"""`dw history`: the history of a run, as a timeline or as JSON events."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ LOOK = 0.05  # seconds between two looks while following
 @click.argument("id")
 @options.place
 @options.namespace
-@click.option("--run", "run_id", metavar="RUN", help="Another run of this workflow than the current one.")
-@click.option("--json", "as_json", is_flag=True, help="Print the events in their wire form, one JSON object a line.")
+@click.option("--run", "run_id", metavar="RUN", help="Use this run of the workflow instead of the current one.")
+@click.option("--json", "as_json", is_flag=True, help="Print the events in their wire form, one JSON object per line.")
 @click.option("--traces", is_flag=True, help="Print the whole traceback of every failure.")
 @click.option("--follow", "-f", is_flag=True, help="Keep printing until the run closes.")
 @click.option("--tail", metavar="N", type=click.IntRange(1), help="Only the last N events.")
 @click.option("--from", "first", metavar="N", type=click.IntRange(1), help="Only from event N on.")
 @click.option("--to", "last", metavar="N", type=click.IntRange(1), help="Only up to event N.")
 @click.option(
-    "--kind", "kinds", metavar="KIND", multiple=True, help="Only events about this: activity, timer, signal ..."
+    "--kind", "kinds", metavar="KIND", multiple=True, help="Only events of this kind: activity, timer, signal ..."
 )
-@click.option("--text", metavar="TEXT", default="", help="Only events that say this, in their facts or payloads.")
+@click.option("--text", metavar="TEXT", default="", help="Only events whose fields or payloads contain TEXT.")
 def command(
     id: str,
     path: options.Place,
@@ -51,8 +51,8 @@ def command(
 ) -> None:
     """Show the history of workflow ID as a timeline.
 
-    Times count from the beginning of the run; the number after them is the step. This only reads: it may be used
-    beside a running engine and never becomes one.
+    Times count from the start of the run; the number after the time is the step. The command only reads, so it is safe
+    beside a running engine.
 
     \b
     Examples:
@@ -143,7 +143,7 @@ class _Teller(ABC):
         """Print one event, if it is shown. The words of later ones may depend on it."""
 
     def end(self) -> None:  # noqa: B027 - most have nothing to add
-        """Print what follows the last event."""
+        """Print the lines after the last event."""
 
 
 class _Json(_Teller):

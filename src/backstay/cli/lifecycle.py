@@ -1,4 +1,4 @@
-"""`dw cancel`, `dw terminate`, `dw pause`, `dw unpause`, `dw retry-now`, `dw archive`: what an operator does to a run.
+"""`dw cancel`, `dw pause`, `dw retry-now` and the other operator commands, made from their declarations.
 
 Each is a durable command: it is on disk when it returns, with its reason, and shows in the history.
 """
@@ -6,133 +6,51 @@ Each is a durable command: it is on disk when it returns, with its reason, and s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from backstay.cli import options
+from backstay.cli.repair import show_repair
+from backstay.kernel.features.repair import Repair
+from backstay.kernel.operator_command import OperatorCommand
+from backstay.kernel.operators import OPERATOR_COMMANDS
 
-F = TypeVar("F", bound=Callable[..., Any])
+Send = Callable[[Any, dict[str, Any]], str]
+"""Sends a command by the handle of its workflow, with its fields; returns its outcome."""
 
-SAID = {
-    "cancelled": "cancelled",
-    "cancel_requested": "asked to stop; its code cleans up, and a second cancel closes it at once",
-    "paused": "paused; what happens meanwhile is recorded, and dw unpause lets it go on",
-    "pause_not_needed": "paused already",
-    "unpaused": "goes on",
-    "unpause_not_needed": "was not paused",
-    "retry_dispatched": "its next attempt is due now",
-    "retry_not_needed": "its next attempt is due already",
-    "archived": "archived; its history stays",
-    "archive_not_needed": "archived already",
-}
+SHOWN: dict[str, Send] = {Repair.command_type: show_repair}
+"""Commands that print more than their outcome."""
 
 
-def _asked(command: F) -> F:
-    """The arguments that these commands share: the workflow, and the reason."""
-    for option in (
-        click.option("--reason", metavar="TEXT", help="Why; it is recorded."),
-        options.namespace,
-        options.place,
-        click.argument("id"),
-    ):
-        command = option(command)
-    return command
+def _command(command: OperatorCommand) -> click.Command:
+    def act(id: str, path: options.Place, namespace: str, run_id: str | None = None, **fields: Any) -> None:
+        from backstay.cli.messages import alone, opened
+
+        with opened(path, namespace) as backstay:
+            handle = backstay.handle(None, id) if run_id is None else backstay.handle(None, id).of_run(run_id)
+            send = SHOWN.get(command.name)
+            if send is not None:
+                outcome = send(handle, fields)
+            else:
+                outcome = handle.command(command.name, **fields)
+                click.echo(f"{id}: {command.outcomes[outcome].words if outcome in command.outcomes else outcome}")
+            goes_on = outcome in command.outcomes and command.outcomes[outcome].goes_on
+            if goes_on and alone(backstay):
+                click.echo("no engine runs this database now; the run goes on when one starts (dw dev FILE)", err=True)
+
+    decorated: Any = act
+    own = [click.option(*field.option, field.name, metavar=field.metavar, help=field.help) for field in command.fields]
+    if not command.current_run:
+        own.append(click.option("--run", "run_id", metavar="RUN_ID", help="Use an earlier run of ID."))
+    for option in (*own, options.namespace, options.place, click.argument("id")):
+        decorated = option(decorated)
+    return click.command(name=command.verb, help=_help(command))(decorated)
 
 
-def _do(id: str, path: options.Place, namespace: str, act: Callable[[Any], str | None]) -> None:
-    from backstay.cli.messages import alone, opened
-
-    with opened(path, namespace) as backstay:
-        outcome = act(backstay.handle(None, id))
-        click.echo(f"{id}: {SAID.get(outcome or '', outcome)}")
-        if outcome in ("cancel_requested", "unpaused", "retry_dispatched") and alone(backstay):
-            click.echo("no engine runs this database now; the run goes on when one starts (dw dev FILE)", err=True)
+def _help(command: OperatorCommand) -> str:
+    examples = [f"  dw {command.verb} {example}" for example in command.examples]
+    return "\n\n".join([command.about("workflow ID"), command.more, "\n".join(["\b", "Examples:", *examples])])
 
 
-@click.command(name="cancel")
-@_asked
-def cancel(id: str, path: options.Place, namespace: str, reason: str | None) -> None:
-    """Ask workflow ID to stop.
-
-    A workflow that handles cancellation gets to clean up until its deadline; any other is closed at once.
-
-    \b
-    Examples:
-      dw cancel order-1
-      dw cancel order-1 --reason "the customer changed her mind"
-    """
-    _do(id, path, namespace, lambda run: run.cancel(reason))
-
-
-@click.command(name="terminate")
-@_asked
-def terminate(id: str, path: options.Place, namespace: str, reason: str | None) -> None:
-    """Stop workflow ID at once, without asking its code.
-
-    \b
-    Examples:
-      dw terminate order-1 --reason "started by mistake"
-    """
-
-    def act(run: Any) -> str:
-        run.terminate(reason)
-        return "terminated"
-
-    _do(id, path, namespace, act)
-
-
-@click.command(name="pause")
-@_asked
-def pause(id: str, path: options.Place, namespace: str, reason: str | None) -> None:
-    """Hand out no more tasks of workflow ID. Results, timers and signals are recorded; deadlines go on.
-
-    \b
-    Examples:
-      dw pause order-1 --reason "the warehouse is closed"
-    """
-    _do(id, path, namespace, lambda run: run.pause(reason))
-
-
-@click.command(name="unpause")
-@_asked
-def unpause(id: str, path: options.Place, namespace: str, reason: str | None) -> None:
-    """Let a paused workflow ID go on.
-
-    \b
-    Examples:
-      dw unpause order-1
-    """
-    _do(id, path, namespace, lambda run: run.unpause(reason))
-
-
-@click.command(name="retry-now")
-@_asked
-@click.option(
-    "--activity", "activity", metavar="EXECUTION_ID", help="One activity of the run; otherwise all that wait."
-)
-def retry_now(id: str, path: options.Place, namespace: str, reason: str | None, activity: str | None) -> None:
-    """Try the activities of workflow ID that wait for their next attempt again now.
-
-    The number of attempts that are left stays as it is. `dw why ID` says which activity waits, and until when.
-
-    \b
-    Examples:
-      dw retry-now order-1
-      dw retry-now order-1 --reason "the carrier is back"
-    """
-    _do(id, path, namespace, lambda run: run.retry_now(activity, reason))
-
-
-@click.command(name="archive")
-@_asked
-@click.option("--run", "run_id", metavar="RUN_ID", help="An earlier run of ID.")
-def archive(id: str, path: options.Place, namespace: str, reason: str | None, run_id: str | None) -> None:
-    """Mark a closed run of workflow ID as dealt with. Its history stays.
-
-    \b
-    Examples:
-      dw archive order-1
-      dw archive order-1 --run 01J8... --reason audited
-    """
-    _do(id, path, namespace, lambda run: run.archive(reason, run_id=run_id))
+COMMANDS = {command.verb: _command(command) for command in OPERATOR_COMMANDS.values()}

@@ -33,33 +33,40 @@ STYLES = {"completed": "green", "failed": "red", "waiting": "cyan", "pending": "
 )
 @click.option("--type", "types", metavar="TYPE", multiple=True, help="Only runs of this workflow type.")
 @click.option("--id", "ids", metavar="ID", multiple=True, help="Only the runs of this workflow.")
-@click.option("--search", "q", metavar="TEXT", help="An id that begins so, or this type, business key or run id.")
+@click.option(
+    "--search",
+    "q",
+    metavar="TEXT",
+    help="Only runs whose id begins with TEXT, or with this type, business key or run id.",
+)
 @click.option("--state", "states", metavar="STATE", multiple=True, help="Only runs in this state, like `retrying`.")
-@click.option("--attention", metavar="CAUSE", multiple=True, help="Only runs that need somebody because of this.")
+@click.option("--attention", metavar="CAUSE", multiple=True, help="Only runs that need attention for this cause.")
 @click.option("--business-key", metavar="KEY", multiple=True, help="Only runs with this business key.")
 @click.option("--queue", metavar="NAME", multiple=True, help="Only runs of this task queue.")
 @click.option("--build", metavar="BUILD", multiple=True, help="Only runs that are pinned to this build.")
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Only runs with this label.")
 @click.option("--attribute", "attributes", metavar="KEY=VALUE", multiple=True, help="Only runs with this attribute.")
-@click.option("--since", metavar="TIME", help="Only runs that started since: a time, or how long ago, like 2h.")
-@click.option("--until", metavar="TIME", help="Only runs that started before.")
-@click.option("--closed-since", metavar="TIME", help="Only runs that closed since.")
-@click.option("--closed-until", metavar="TIME", help="Only runs that closed before.")
-@click.option("--sort", metavar="ORDER", default="started", help="started, closed, duration, events or since.")
-@click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--view", metavar="ID", help="The filters of a saved view, too.")
-@click.option("--count", is_flag=True, help="How many they are, not which.")
+@click.option("--since", metavar="TIME", help="Only runs that started after TIME: a time, or an age like 2h.")
+@click.option("--until", metavar="TIME", help="Only runs that started before TIME.")
+@click.option("--closed-since", metavar="TIME", help="Only runs that closed after TIME.")
+@click.option("--closed-until", metavar="TIME", help="Only runs that closed before TIME.")
+@click.option("--sort", metavar="ORDER", default="started", help="Sort by started, closed, duration, events or since.")
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@click.option("--view", metavar="ID", help="Add the filters of this saved view.")
+@click.option("--count", is_flag=True, help="Print only the number of runs.")
 @click.option("--by", metavar="FIELD", help="Count by status, state, attention, type, queue, build or label:KEY.")
-@click.option("--why", is_flag=True, help="Say of each run why it is where it is.")
-@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option("--why", is_flag=True, help="Show why each run does not move.")
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Show N runs."
+)
 def command(path: options.Place, namespace: str, **given: Any) -> None:
-    """List runs, newest first. An option that is given several times means any of its values.
+    """List runs, newest first. A repeated option matches any of its values.
 
     \b
     Examples:
       dw list
       dw list --status open
-      dw list --status blocked       whose code does not fit their history
+      dw list --status blocked       code does not fit history
       dw list --status failed --type order --limit 10
       dw list --id poller-1          every run of one workflow
       dw list --state retrying --label team=shop --why

@@ -28,13 +28,13 @@ DEFAULT_QUEUE = "default"
 
 
 class Program(NamedTuple):
-    """What a file defines. `things` is what a worker registers."""
+    """The definitions of a file. `things` are registered with the worker."""
 
     file: Path
     things: list[Any]
     types: Types | None
     workflows: dict[str, WorkflowDefinition]
-    names: dict[str, Any]  # workflows by what they are called in the file
+    names: dict[str, Any]  # workflows by their names in the file
     activities: list[str]
     queues: frozenset[str]
     hints: list[str]
@@ -58,18 +58,20 @@ def near(file: str | os.PathLike[str]) -> str:
 
 def check(file: Path) -> None:
     if not file.exists():
-        raise CliError(f"there is no file {near(file)}")
+        module = Path(*str(file).split(".")).with_suffix(".py")
+        hint = f"; it takes a file, so write {module}" if module.exists() else "; it takes a file, such as shop.py"
+        raise CliError(f"there is no file {near(file)}{hint if file.suffix != '.py' else ''}")
     if not file.is_file() or file.suffix != ".py":
         raise CliError(f"{near(file)} is not a Python file")
 
 
 def load(file: Path) -> Program:
-    """Import the file and find what it defines. `CliError` if it cannot be imported or defines something wrongly."""
+    """Import the file and find its definitions. `CliError` if it cannot be imported or defines something wrongly."""
     check(file)
     name, root = module_name(file)
     with _errors_of(file, root):
         module = _import(file, name, root)
-        program = _collect(file, module)
+        program = collect(file, module)
         _register(program)
     return program
 
@@ -101,7 +103,8 @@ def _import(file: Path, name: str, root: Path) -> ModuleType:
     return module
 
 
-def _collect(file: Path, module: ModuleType) -> Program:
+def collect(file: Path, module: ModuleType) -> Program:
+    """Find what an imported module defines."""
     program = Program(file, [], None, {}, {}, [], frozenset(), [])
     queues = {DEFAULT_QUEUE}
     types: list[Types] = []

@@ -12,6 +12,8 @@ from typing import Any
 
 import click
 
+from backstay.cli.plain_text import printable
+
 COMMANDS = {
     "dev": "backstay.cli.dev",
     "start": "backstay.cli.start",
@@ -27,18 +29,11 @@ COMMANDS = {
     "signal": "backstay.cli.messages:signal",
     "update": "backstay.cli.messages:update",
     "query": "backstay.cli.messages:query",
-    "cancel": "backstay.cli.lifecycle:cancel",
-    "terminate": "backstay.cli.lifecycle:terminate",
-    "pause": "backstay.cli.lifecycle:pause",
-    "unpause": "backstay.cli.lifecycle:unpause",
-    "retry-now": "backstay.cli.lifecycle:retry_now",
-    "archive": "backstay.cli.lifecycle:archive",
     "audit": "backstay.cli.audit",
     "bulk": "backstay.cli.bulk",
     "nodes": "backstay.cli.nodes",
     "node": "backstay.cli.nodes:node",
     "replay": "backstay.cli.replay",
-    "repair": "backstay.cli.repair",
     "repair-pass": "backstay.cli.repair_pass",
     "schedule": "backstay.cli.schedule",
     "server": "backstay.cli.server",
@@ -47,22 +42,52 @@ COMMANDS = {
     "rebuild-projections": "backstay.cli.projections:rebuild",
     "workflow:v2:history-export": "backstay.cli.export",
     "workflow:v2:rebuild-projections": "backstay.cli.projections:rebuild",
+    "workflow:v2:repair-pass": "backstay.cli.repair_pass",
     "system:operator-metrics": "backstay.cli.system:operator_metrics",
     "token": "backstay.cli.token",
     "worker": "backstay.cli.worker",
 }
 
+OPERATOR = "operator commands"
+"""Stands for the commands that are made from their declarations."""
+
+SECTIONS = {
+    "Run and develop": ["dev", "start", "worker", "replay"],
+    "Inspect": ["list", "overview", "queues", "describe", "why", "history", "audit", "export", "export verify"],
+    "Act": ["signal", "update", "query", OPERATOR, "bulk", "schedule"],
+    "Operate": ["system", "repair-pass", "rebuild-projections", "store", "import"],
+    "Serve": ["server", "nodes", "node", "token"],
+}
+"""The commands as `dw --help` shows them. The published names of commands, those with a colon, are hidden but work."""
+
+
+def sections() -> dict[str, list[str]]:
+    """The sections with the commands that are made from their declarations."""
+    return {
+        title: [shown for name in names for shown in (_operator_commands() if name == OPERATOR else [name])]
+        for title, names in SECTIONS.items()
+    }
+
 
 class CommandGroup(click.Group):
     """Imports a command's module when the command is used."""
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in sections().items():
+            commands = {name: self.get_command(ctx, name) for name in names}
+            lines = [(name, command.get_short_help_str(500)) for name, command in commands.items() if command]
+            with formatter.section(title):
+                formatter.write_dl(lines)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        names = list(COMMANDS)
+        after = names.index("query") + 1
+        return [*names[:after], *_operator_commands(), *names[after:]]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         where = COMMANDS.get(cmd_name)
         if where is None:
-            return None
+            return _operator_commands().get(cmd_name)
         module, _, name = where.partition(":")
         return getattr(import_module(module), name or "command")
 
@@ -83,14 +108,20 @@ class CommandGroup(click.Group):
             code = super().main(*args, standalone_mode=False, **extra)
         except click.UsageError as mistake:
             where = "dw" if mistake.ctx is None else mistake.ctx.command_path
-            click.echo(f"{where}: {_sentence(mistake.format_message())} (see {where} --help)", err=True)
+            click.echo(f"{where}: {printable(_sentence(mistake.format_message()))} (see {where} --help)", err=True)
             sys.exit(2)
         except click.ClickException as problem:
-            click.echo(f"dw: {problem.format_message()}", err=True)
+            click.echo(f"dw: {printable(problem.format_message())}", err=True)
             sys.exit(problem.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _operator_commands() -> dict[str, click.Command]:
+    from backstay.cli import lifecycle
+
+    return lifecycle.COMMANDS
 
 
 def _sentence(message: str) -> str:
@@ -115,10 +146,10 @@ def dw(ctx: click.Context) -> None:
 
     \b
     Write shop.py, then:
-      dw dev shop.py                          run it, reload on every save
+      dw dev shop.py                          run it, reload on each save
       dw start shop.py:order o-1 '"book"'     start a workflow
-      dw signal o-1 approve '"ann"'           tell it something
-      dw history o-1                          what happened, step by step
+      dw signal o-1 approve '"ann"'           send a signal
+      dw history o-1                          show its history
 
     Commands work on the server named by --server or DW_SERVER; without one on the database named by --db, else by DW_DB,
     else on backstay.db in this directory.

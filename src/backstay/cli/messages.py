@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LATER = "no engine runs this database now; it is applied when one starts (dw dev FILE)"
+LATER = "no engine runs this database now; the message is applied when one starts (dw dev FILE)"
 
 
 def _app(help: str) -> Callable[[F], F]:
@@ -60,7 +60,7 @@ def opened(path: options.Place, namespace: str, app: str | None = None) -> Gener
 
     options.existing(path)
     if app is None:
-        with as_problems(), Backstay(path, namespace=namespace, queues=(), run_tasks=False) as backstay:
+        with as_problems(), Backstay(path, namespace=namespace, queues=(), client_only=True) as backstay:
             yield backstay
         return
     program = load(Path(app))
@@ -73,7 +73,7 @@ def opened(path: options.Place, namespace: str, app: str | None = None) -> Gener
             queues=program.queues,
             types=program.types,
             guard="off",  # loading has checked already
-            run_tasks=False,
+            client_only=True,
         ) as backstay,
     ):
         yield backstay
@@ -101,13 +101,15 @@ def _shown(value: Any) -> str:
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
 @options.place
 @options.namespace
-@click.option("--request-id", metavar="TEXT", help="Sent again with the same id, it is taken once.")
+@click.option(
+    "--request-id", metavar="TEXT", help="Idempotency key: a signal sent twice with the same id is applied once."
+)
 def signal(
     id: str, name: str, args: tuple[str, ...], path: options.Place, namespace: str, request_id: str | None
 ) -> None:
     """Send signal NAME to workflow ID. Each argument is JSON; text needs its quotes.
 
-    The signal is on disk when this returns, and its arguments fit what the workflow declared.
+    The signal is on disk when this command returns. Its arguments are checked against the declaration of the workflow.
 
     \b
     Examples:
@@ -130,9 +132,15 @@ def signal(
 @options.place
 @options.namespace
 @_app("The file with the workflow's code; its validators are asked before the update is accepted.")
-@click.option("--wait/--no-wait", default=True, help="Wait for what the handler returns (the default), or not.")
-@click.option("--timeout", metavar="SECONDS", type=float, default=30, show_default=True, help="How long to wait.")
-@click.option("--request-id", metavar="TEXT", help="Sent again with the same id, it is applied once.")
+@click.option(
+    "--wait/--no-wait",
+    default=True,
+    help="Wait for the result of the handler (the default), or return once the update is accepted.",
+)
+@click.option("--timeout", metavar="SECONDS", type=float, default=30, show_default=True, help="Seconds to wait.")
+@click.option(
+    "--request-id", metavar="TEXT", help="Idempotency key: an update sent twice with the same id is applied once."
+)
 def update(
     id: str,
     name: str,
@@ -146,12 +154,13 @@ def update(
 ) -> None:
     """Send update NAME to workflow ID and print what its handler returns, as JSON.
 
-    Once accepted it is on disk and applied exactly once, by the engine of the database. With --no-wait, or when no engine
-    runs, its id is printed instead.
+    An accepted update is on disk, and the engine of the database applies it exactly once. With --no-wait, or when no
+    engine runs, the command prints the id of the update. An update with a validator needs --app, whose code validates
+    it. With a server, a worker validates it.
 
     \b
     Examples:
-      dw update expense-1 amend 3900
+      dw update expense-1 amend 3900 --app examples/approval.py
       dw update expense-1 amend 3900 --no-wait
     """
     from backstay.sdk.errors import UpdateFailed
@@ -179,14 +188,14 @@ def update(
 @options.place
 @options.namespace
 @_app("The file with the workflow's code, which answers.")
-@click.option("--run", "run_id", metavar="RUN_ID", help="An earlier run of ID.")
+@click.option("--run", "run_id", metavar="RUN_ID", help="Use an earlier run of ID.")
 def query(
     id: str, name: str, args: tuple[str, ...], path: options.Place, namespace: str, app: str | None, run_id: str | None
 ) -> None:
     """Ask workflow ID the query NAME and print its answer, as JSON. Nothing is changed or recorded.
 
-    The answer comes from the workflow's own code, replayed here from what is on disk; so this needs its file. A server
-    asks one of its workers instead. Runs that have ended answer too.
+    This command replays the workflow's code from the database and calls the query, so it needs --app. With a server, a
+    worker answers. Closed runs answer too.
 
     \b
     Examples:
@@ -195,7 +204,7 @@ def query(
     """
     given = parsed(args, "dw query")
     if app is None and not isinstance(path, options.ServerAt):
-        raise CliError("a query is answered by the workflow's code; name its file with --app FILE")
+        raise CliError("a query runs the workflow's code; name its file with --app FILE")
     with opened(path, namespace, app) as backstay:
         handle = backstay.handle(None, id)
         asked = handle if run_id is None else handle.of_run(run_id)

@@ -1,4 +1,5 @@
-"""`dw nodes` and `dw node drain`: which processes work at a database, who owns how much, and how to take one out."""
+"""`dw nodes`, `dw node drain` and `dw node forget`: list the nodes of a database with their shards, and take one
+out."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ import click
 from backstay.cli import options
 from backstay.cli.control import asked
 from backstay.cli.problems import CliError, Missing, Unsuccessful
-from backstay.engine.node_views import NodeAnswer, NodesAnswer, NoSuchNode, find_node, shown_nodes
+from backstay.engine.cluster.gone_nodes import GoneNodeAnswer, told
+from backstay.engine.cluster.node_views import NodeAnswer, NodesAnswer, NoSuchNode, all_nodes, find_gone, find_node
 
 if TYPE_CHECKING:
     from backstay.cli.reading import StoreReader
@@ -26,9 +28,12 @@ Ask = Callable[[], NodesAnswer]
 
 @click.command(name="nodes")
 @options.place
-@click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
 def command(path: options.Place, as_json: bool) -> None:
-    """Show every living process at a database: who owns how many of its shards, and who is leaving.
+    """Show the nodes of a database: their shards, and which of them drain or are gone.
+
+    A node that crashed is listed with the time of its last sign of life and the nodes that took its shards. It is
+    listed until a node of the same name starts, `dw node forget` removes it, or a day has passed.
 
     \b
     Examples:
@@ -55,6 +60,8 @@ def command(path: options.Place, as_json: bool) -> None:
     for one in found["nodes"]:
         if one["note"] is not None:
             out.print(f"{one['name']}: {one['note']}", style="yellow", markup=False)
+    for gone in found["gone"]:
+        out.print(f"{told(gone)}; forget it with: dw node forget {gone['id']}", style="yellow", markup=False)
     if found["unowned_shards"]:
         missing = f"{found['unowned_shards']} of {found['shards']} shards have no owner: their workflows stand still"
         out.print(missing, style="red", markup=False)
@@ -62,19 +69,19 @@ def command(path: options.Place, as_json: bool) -> None:
 
 @click.group()
 def node() -> None:
-    """Change what one process at a database does."""
+    """Drain or forget one node of a database."""
 
 
 @node.command()
 @click.argument("name")
 @options.place
-@click.option("--wait", is_flag=True, help="Until it owns nothing any more; shows how far it is.")
-@click.option("--undo", is_flag=True, help="Let it take work again.")
+@click.option("--wait", is_flag=True, help="Wait until the node owns no shards, and show the progress.")
+@click.option("--undo", is_flag=True, help="Undo the drain: the node takes work again.")
 def drain(name: str, path: options.Place, wait: bool, undo: bool) -> None:
-    """Let a node, named by its id or name, hand all its work to the others.
+    """Drain a node: it hands all its work to the other nodes.
 
-    It serves callers on, and its /api/ready says that it is not ready. Stopping it then interrupts nothing. SIGTERM alone
-    does the same, faster. If no other process can take its work, it keeps it.
+    The node still serves callers, and its /api/ready reports that it is not ready. Stopping a drained node interrupts
+    no work. SIGTERM alone drains too, faster. If no other node can take the work, the node keeps it.
 
     \b
     Examples:
@@ -88,6 +95,40 @@ def drain(name: str, path: options.Place, wait: bool, undo: bool) -> None:
         _wait(lambda: _nodes(path), chosen["id"], called)
 
 
+@node.command()
+@click.argument("name")
+@options.place
+def forget(name: str, path: options.Place) -> None:
+    """Forget a node that is gone, by its id or name.
+
+    For a node that crashed and will not come back. Without this command, `dw nodes`, health and metrics report it for a
+    day.
+
+    \b
+    Examples:
+      dw node forget box-7:4711 --server http://127.0.0.1:8080
+      dw node forget 3512977201347 --db postgresql://backstay@db.internal/prod
+    """
+    for one in _forgotten(path, name):
+        click.echo(f"{one['name']} ({one['id']}) is forgotten")
+
+
+def _forgotten(path: options.Place, name: str) -> list[GoneNodeAnswer]:
+    if isinstance(path, options.ServerAt):
+        said = asked(path, "POST", f"/api/nodes/{quote(name, safe='')}/forget", {})
+        return cast("list[GoneNodeAnswer]", said["forgotten"])
+    from backstay.cli.reading import StoreReader
+    from backstay.engine.cluster.gone_nodes import forget
+
+    with StoreReader(path) as reader:
+        try:
+            matching = find_gone(_of_store(reader), name)
+        except NoSuchNode as unknown:
+            raise Missing(str(unknown)) from None
+        reader.get(forget(reader.world, reader.store, [int(one["id"]) for one in matching]))
+    return matching
+
+
 def _wait(ask: Ask, id: str, called: str) -> None:
     deadline = time.monotonic() + PATIENCE
     left: int | None = None
@@ -98,7 +139,7 @@ def _wait(ask: Ask, id: str, called: str) -> None:
             return
         if found["draining"] and found["shards"] != left:
             left = found["shards"]
-            click.echo(f"{called} owns {left} shards" if left else f"{called} owns nothing any more")
+            click.echo(f"{called} owns {left} shards" if left else f"{called} owns no shards any more")
         if found["draining"] and not left:
             return
         if found["note"] is not None:
@@ -124,7 +165,7 @@ def _nodes(path: options.Place) -> NodesAnswer:
 
 
 def _of_store(reader: StoreReader) -> NodesAnswer:
-    found = shown_nodes(reader.get(reader.store.look()), one_owner=reader.store.exclusive)
+    found = reader.get(all_nodes(reader.store, reader.world.now()))
     # A process that only reads a file is no node of it.
     found["nodes"] = [one for one in found["nodes"] if one["shards"] or not one["this"]]
     return found
@@ -135,11 +176,13 @@ def _wish(path: options.Place, name: str, draining: bool) -> NodeAnswer:
         verb = "drain" if draining else "resume"
         return cast("NodeAnswer", asked(path, "POST", f"/api/nodes/{quote(name, safe='')}/{verb}", {}))
     from backstay.cli.reading import StoreReader
-    from backstay.engine.draining import wish
+    from backstay.engine.cluster.draining import wish
 
     with StoreReader(path) as reader:
         if reader.store.exclusive:
-            raise CliError("one process at a time works for a file; stop it, and another that has it open takes over")
+            raise CliError(
+                "one process at a time owns a SQLite file; stop it, and another process that has the file open takes over"
+            )
         try:
             found = find_node(_of_store(reader), name)
         except NoSuchNode as unknown:

@@ -47,7 +47,12 @@ def place(command: F) -> F:
 
     options = (
         click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: DW_TOKEN."),
-        click.option("--server", metavar="URL", envvar="DW_SERVER", help="A server instead. Default: DW_SERVER."),
+        click.option(
+            "--server",
+            metavar="URL",
+            envvar="DW_SERVER",
+            help="The server to use instead of a database. Default: DW_SERVER.",
+        ),
         database,
     )
     decorated: Any = chosen
@@ -65,11 +70,13 @@ def _place(path: str, server: str | None, token: str | None) -> Place:
         return ServerAt(server, token)
     if context.get_parameter_source("server") is ParameterSource.COMMANDLINE:
         raise CliError("name a database with --db or a server with --server, not both")
-    return path  # said here and now, it goes before the environment
+    return path  # an option on the command line overrides the environment
 
 
 def namespace(command: F) -> F:
-    return click.option("--namespace", metavar="NAME", default="default", help="Which namespace.")(command)
+    return click.option("--namespace", metavar="NAME", default="default", help="The namespace. Default: default.")(
+        command
+    )
 
 
 def existing(path: str) -> str:

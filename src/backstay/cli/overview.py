@@ -1,4 +1,4 @@
-"""`dw overview` and `dw queues`: what needs somebody, what there is, how it goes, and what waits where."""
+"""`dw overview` and `dw queues`: items that need attention, figures, and waiting tasks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import click
 
 from backstay.cli import options
 from backstay.cli.control import asked
+from backstay.kernel.spans import whole_span
+from backstay.kernel.values import SECOND
 
 WINDOWS = {"1h": "the last hour", "24h": "the last 24 hours", "7d": "the last 7 days"}
 TYPES = 10  # workflow types that are printed
@@ -21,22 +23,37 @@ Answer = dict[str, Any]
 @options.place
 @options.namespace
 @click.option(
-    "--window", type=click.Choice(list(WINDOWS)), default="24h", show_default=True, help="How far to look back."
+    "--window",
+    type=click.Choice(list(WINDOWS)),
+    default="24h",
+    show_default=True,
+    help="Show results of this time span.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
-def command(path: options.Place, namespace: str, window: str, as_json: bool) -> None:
-    """Show what needs somebody, what there is, how it went and what comes.
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
+@click.option("--check", is_flag=True, help="Exit with code 1 if something needs attention.")
+@click.pass_context
+def command(ctx: click.Context, path: options.Place, namespace: str, window: str, as_json: bool, check: bool) -> None:
+    """Show what needs attention, how many runs are open, recent results and upcoming schedules.
+
+    The first line says whether an engine runs the database; without one, no run moves.
 
     \b
     Examples:
       dw overview
       dw overview --window 1h --server http://127.0.0.1:8080
       dw overview --json | jq '.attention[].sentence'
+      dw overview --check || send-an-alert
     """
     seen = _overview(path, namespace, window)
     if as_json:
         click.echo(json.dumps(seen))
-        return
+    else:
+        _print(seen, window)
+    if check and seen["attention"]:
+        ctx.exit(1)
+
+
+def _print(seen: Answer, window: str) -> None:
     from rich.table import Table
 
     from backstay.cli.console import console
@@ -47,7 +64,7 @@ def command(path: options.Place, namespace: str, window: str, as_json: bool) -> 
         out.print(f"[{colour}]{one['cause']:<16}[/] ", end="")
         out.print(one["sentence"], markup=False)
     if not seen["attention"]:
-        out.print("nothing needs anybody", style="green")
+        out.print("nothing needs attention", style="green")
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bright_black", no_wrap=True)
     table.add_column(overflow="fold")
@@ -65,19 +82,24 @@ def command(path: options.Place, namespace: str, window: str, as_json: bool) -> 
 def _overview(path: options.Place, namespace: str, window: str) -> Answer:
     if isinstance(path, options.ServerAt):
         return asked(path, "GET", f"/api/overview?window={window}", namespace=namespace)
+    import msgspec
+
     from backstay.cli.reading import StoreReader
-    from backstay.server.overview import overviews_of
+    from backstay.server.operators.overview import overviews_of
 
     with StoreReader(path) as reader:
-        return {**reader.get(overviews_of(reader.node).read(namespace, window))}
+        return msgspec.to_builtins(reader.get(overviews_of(reader.node).read(namespace, window)))
 
 
 def _facts(seen: Answer, window: str) -> list[tuple[str, str]]:
     stock, totals, schedules, wakes = seen["stock"], seen["totals"], seen["schedules"], seen["wakes"]
     states = [f"{runs} {state}" for state, runs in stock["states"].items() if runs]
     if stock["without_view"]:
-        states.append(f"{stock['without_view']} not looked at yet")
-    facts = [("open runs", f"{stock['open']}" + (f": {', '.join(states)}" if states else ""))]
+        waited = stock.get("without_view_age_seconds")
+        since = "" if waited is None else f" (the oldest for {whole_span(round(waited * SECOND))})"
+        states.append(f"{stock['without_view']} not looked at yet{since}")
+    facts = [] if seen["engine"] != "none" else [("engine", "none: no engine runs this database")]
+    facts.append(("open runs", f"{stock['open']}" + (f": {', '.join(states)}" if states else "")))
     ended = f"{totals['started']} started, {totals['completed']} completed, {totals['failed']} failed"
     if totals["p50_ms"] is not None:
         rate = f"{totals['pass_rate']:.1%} passed" if totals["pass_rate"] is not None else ""
@@ -145,9 +167,9 @@ def _time(milliseconds: float | None) -> str:
 @click.argument("queue", required=False)
 @options.place
 @options.namespace
-@click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
 def queues(queue: str | None, path: options.Place, namespace: str, as_json: bool) -> None:
-    """Show task queues, or what waits in QUEUE, the oldest first.
+    """Show task queues, or the tasks that wait in QUEUE, oldest first.
 
     \b
     Examples:
@@ -217,7 +239,7 @@ def _waiting(queue: str, path: options.Place, namespace: str, as_json: bool) -> 
 
 
 def _waiting_tasks(queue: str, path: options.Place, namespace: str) -> list[Answer]:
-    """The first page of what waits."""
+    """The first page of waiting tasks."""
     if isinstance(path, options.ServerAt):
         from urllib.parse import quote
 

@@ -13,7 +13,7 @@ MOMENT = 1.0  # seconds
 
 
 class CliError(click.ClickException):
-    """A mistake of the caller, who has to change something."""
+    """A mistake of the caller."""
 
     exit_code = 2
 
@@ -33,7 +33,7 @@ class Unsuccessful(CliError):
 @contextmanager
 def waiting_for(what: str) -> Generator[None]:
     """Print what is being waited for if it takes more than a second."""
-    message = f"still waiting for an answer of {what}; Ctrl-C stops"
+    message = f"still waiting for an answer from {what}; Ctrl-C stops"
     said = Timer(MOMENT, partial(click.echo, message, err=True))
     said.daemon = True
     said.start()
@@ -49,7 +49,7 @@ def as_problems() -> Generator[None]:
     from backstay.kernel.event import HistoryDamaged
     from backstay.kernel.message import Refused
     from backstay.sdk.errors import RequestRefused, ScheduleNotFound, ServerError, WorkflowNotFound
-    from backstay.store import StoreError
+    from backstay.store.errors import StoreError
 
     try:
         yield

@@ -14,12 +14,12 @@ from backstay.cli.problems import Missing, as_problems
 
 @click.command(name="rebuild-projections")
 @click.argument("run_ids", nargs=-1, metavar="[RUN_ID]...")
-@click.option("--instance-id", metavar="ID", help="All runs of this workflow.")
+@click.option("--instance-id", metavar="ID", help="Rebuild the views of all runs of this workflow.")
 @click.option("--missing", is_flag=True, help="Only runs without a summary.")
 @click.option("--needs-rebuild", is_flag=True, help="Only runs whose stored views are missing or wrong.")
-@click.option("--prune-stale", is_flag=True, help="Also remove views of runs that do not exist any more.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done, and write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
+@click.option("--prune-stale", is_flag=True, help="Also remove views of runs that no longer exist.")
+@click.option("--dry-run", is_flag=True, help="Print the changes, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
 @options.place
 @options.namespace
 def rebuild(
@@ -33,9 +33,10 @@ def rebuild(
     path: options.Place,
     namespace: str,
 ) -> None:
-    """Make the stored views of runs again: summary, waits, timeline, timers and lineage of each together.
+    """Rebuild the stored views of runs: summary, waits, timeline, timers and lineage.
 
-    They are derived from history, so nothing can be lost. Without options, those of all runs of the namespace.
+    Stored views are derived from history, so a rebuild loses nothing. Without options, all runs of the namespace are
+    rebuilt.
 
     \b
     Examples:
@@ -75,7 +76,7 @@ def _on_database(
     import msgspec
 
     from backstay.cli.reading import StoreReader
-    from backstay.engine.stored_views import Rebuild
+    from backstay.engine.views.stored_views import Rebuild
     from backstay.kernel.message import Refused
 
     with StoreReader(path) as reader:
@@ -93,11 +94,11 @@ def _on_database(
 
 
 @click.command(name="liveness")
-@click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
 @options.place
 @options.namespace
 def liveness(as_json: bool, path: options.Place, namespace: str) -> None:
-    """Prove that every open run has something on disk that will resume it; exit code 1 if one has not.
+    """Prove that a task or wake on disk will resume every open run. Exit code 1: at least one run is stranded.
 
     \b
     Examples:
@@ -121,16 +122,20 @@ def liveness(as_json: bool, path: options.Place, namespace: str) -> None:
 
 
 def _prove(path: str, namespace: str) -> dict[str, Any]:
+    import msgspec
+
     from backstay.cli.reading import StoreReader
-    from backstay.engine.certificate import shown_proof
+    from backstay.engine.views.certificate import shown_proof
 
     with StoreReader(path) as reader:
-        return {**shown_proof(reader.get(reader.node.certificate.prove()), namespace, reader.world.now())}
+        return msgspec.to_builtins(
+            shown_proof(reader.get(reader.node.certificate.prove()), namespace, reader.world.now())
+        )
 
 
 @click.group(name="system")
 def command() -> None:
-    """Look after a server or a database as a whole."""
+    """Check and maintain a server or a database."""
 
 
 command.add_command(rebuild)

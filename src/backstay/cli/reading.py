@@ -13,8 +13,8 @@ from backstay.cli.control import download
 from backstay.cli.options import Place, ServerAt, existing
 from backstay.cli.problems import CliError, as_problems, waiting_for
 from backstay.codec.payloads import AvroPayloads
+from backstay.engine.core.world import AsyncioWorld
 from backstay.engine.node import Node
-from backstay.engine.world import AsyncioWorld
 from backstay.kernel.decision import Decision, RunRow
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter

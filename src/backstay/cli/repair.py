@@ -1,30 +1,15 @@
-"""`dw repair`: restore what a run misses to go on, from its history, and try what is blocked again."""
+"""The output of `dw repair`: the numbers of restored, retried and removed tasks."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from backstay.cli import options
 
-
-@click.command(name="repair")
-@click.argument("id")
-@options.place
-@options.namespace
-def command(id: str, path: options.Place, namespace: str) -> None:
-    """Repair workflow ID: restore missing tasks from history, and try blocked or failed ones again.
-
-    Nothing of the history changes. The work itself is done by the engine of the database, now or when one starts.
-
-    \b
-    Examples:
-      dw repair order-1
-    """
-    from backstay.cli.messages import alone, opened
-
-    with opened(path, namespace) as backstay:
-        done = backstay.handle(None, id).repair()
-        lonely = alone(backstay)
+def show_repair(handle: Any, fields: dict[str, Any]) -> str:
+    """Repair the workflow of a handle, and print the changes."""
+    done = handle.repair()
     said = [
         f"{len(tasks)} {what}"
         for what, tasks in (
@@ -35,6 +20,5 @@ def command(id: str, path: options.Place, namespace: str) -> None:
         )
         if tasks
     ]
-    click.echo(f"{id}: tasks {', '.join(said)}" if said else f"{id}: nothing to repair")
-    if said and lonely:
-        click.echo("no engine runs this database now; the run goes on when one starts (dw dev FILE)", err=True)
+    click.echo(f"{handle.id}: tasks {', '.join(said)}" if said else f"{handle.id}: nothing to repair")
+    return "repair_dispatched" if said else "repair_not_needed"

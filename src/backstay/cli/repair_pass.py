@@ -31,20 +31,21 @@ ANSWER = 60.0
 @click.command(name="repair-pass")
 @options.place
 @options.namespace
-@click.option("--loop", is_flag=True, help="Again and again, until SIGTERM or Ctrl-C.")
+@click.option("--loop", is_flag=True, help="Repeat until SIGTERM or Ctrl-C.")
 @click.option(
     "--every",
     metavar="SECONDS",
     type=click.FloatRange(0.05, 3600),
     default=5,
     show_default=True,
-    help="Between two passes of a loop.",
+    help="Seconds between two passes of --loop.",
 )
 def command(path: options.Place, namespace: str, loop: bool, every: float) -> None:
-    """Restore what runs miss in order to go on: lost tasks, lost wakes, and at a server also leases of nobody.
+    """Restore lost tasks and wakes of all runs; at a server, also release the leases of dead workers.
 
-    Servers and apps do this by themselves every few seconds. A loop takes that over from servers: run it in a process of its
-    own, and start them with DW_V2_MATCHING_ROLE_QUEUE_WAKE=0. If the loop is gone, they do it again themselves, less often.
+    Servers and apps run this pass every few seconds. To move it out of the servers, run `--loop` in a process of its
+    own and start the servers with DW_V2_MATCHING_ROLE_QUEUE_WAKE=0. If the loop ends, the servers run the pass again,
+    less often.
 
     \b
     Examples:
@@ -100,7 +101,7 @@ def _on_database(path: str, namespace: str, every: float | None) -> None:
 
 
 def _pass_on_database(reader: StoreReader, backstay: Client, namespace: str) -> dict[str, Any]:
-    from backstay.server.repair import candidates_on_disk, select_fairly
+    from backstay.server.operators.repair import candidates_on_disk, select_fairly
     from backstay.server.settings import Settings
 
     limit = Settings().task_repair_scan_limit

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 @options.place
 @options.namespace
 def command(file: Path, ids: tuple[str, ...], path: options.Place, namespace: str) -> None:
-    """Replay the open runs with the code of FILE, or those of each ID, and show which of them it would block.
+    """Replay open runs, all or those of each ID, with the code of FILE, and show which runs the code would block.
 
-    Nothing is written, no activity runs, and the engine of the database or the server is not disturbed. Exit code 1: at
-    least one run would be blocked.
+    The command writes nothing, runs no activity and does not disturb the engine. Exit code 1: the code would block at
+    least one run.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ _BY = {"type": "workflow_type", "build": "compatibility"}
 
 
 class Searched:
-    """What a search of runs finds, page after page. `note`: that it did not look at everything."""
+    """The results of a search of runs, page after page. `note`: that it did not look at everything."""
 
     def __init__(self, reader: StoreReader | ServerReader, query: RunQuery, view: str | None) -> None:
         self._reader = reader
@@ -57,7 +57,7 @@ class Searched:
             if place is None or len(found) >= limit:
                 break
         if place is None and not page.complete:
-            self.note = f"sorted among the newest {looked} runs; name a filter to look at fewer"
+            self.note = f"sorted among the newest {looked} runs; add a filter to sort all that match"
         return found
 
     def count(self, by: str | None) -> CountedRuns:
@@ -106,7 +106,7 @@ def asked(reader: StoreReader | ServerReader, namespace: str, given: dict[str, A
     for what, option in (("started", "--until"), ("closed", "--closed-until")):
         after, before = times[f"{what}_after"], times[f"{what}_before"]
         if after is not None and before is not None and before <= after:
-            raise CliError(f"{option} is not after the time since which runs are asked for: nothing can match")
+            raise CliError(f"{option} is not after the start of the time range, so nothing can match")
     types = _attribute_types(reader, namespace)
     return RunQuery(
         namespace=namespace,
@@ -148,7 +148,8 @@ def moment(option: str, text: str) -> Micros:
 
 
 def attribute_values(text: str, kind: str | None) -> tuple[Value, ...]:
-    """What a text can mean as a search attribute. Of an attribute that is not registered, every meaning counts."""
+    """The possible values of a text as a search attribute. Of an attribute that is not registered, every meaning
+    counts."""
     number = text if re.fullmatch(r"-?\d{1,18}(\.\d+)?", text) else None
     meanings: list[Value] = [] if kind in ("int", "double", "bool") else [text]
     if number is not None and kind in (None, "int", "double"):
@@ -180,11 +181,11 @@ def _attribute_types(reader: StoreReader | ServerReader, namespace: str) -> dict
 
 
 def _stored_view(reader: StoreReader, namespace: str, id: str) -> RunQuery:
-    """What a saved view of this database asks for."""
-    from backstay.server.http_errors import HttpError
-    from backstay.server.run_filters import query_of
-    from backstay.server.saved_views import SYSTEM, SavedView
-    from backstay.server.visibility_contract import supported
+    """The filters of a saved view of this database."""
+    from backstay.server.http.errors import HttpError
+    from backstay.server.operators.run_filters import query_of
+    from backstay.server.operators.visibility_contract import supported
+    from backstay.server.registries.saved_views import SYSTEM, SavedView
 
     view = SYSTEM.get(id)
     for entry in reader.get(reader.store.kept("saved_view")):

@@ -12,6 +12,7 @@ import click
 
 from backstay.cli import options
 from backstay.cli.messages import alone, opened, parsed
+from backstay.cli.plain_text import printable
 from backstay.cli.problems import CliError, as_problems
 
 if TYPE_CHECKING:
@@ -25,16 +26,16 @@ LATER = "no engine runs this database now; it fires when one starts (dw dev FILE
 SAID = {
     "status_not_triggerable": "the schedule is paused",
     "overlap_policy_skip": "an earlier workflow still runs",
-    "buffer_full": "an earlier workflow still runs, and enough wait for it already",
-    "remaining_actions_exhausted": "it has had all its runs",
-    "already_started": "it was started before",
+    "buffer_full": "an earlier workflow still runs, and the buffer is full",
+    "remaining_actions_exhausted": "it has reached max_runs",
+    "already_started": "already started",
     "missed_occurrences": "no engine was running",
 }
 
 
 @click.group(name="schedule")
 def command() -> None:
-    """Start workflows by the clock.
+    """Create and control schedules, which start workflows by the clock.
 
     \b
     Examples:
@@ -49,18 +50,22 @@ def _place(command: F) -> F:
 
 
 def _one(command: F) -> F:
-    """What commands about one schedule share."""
+    """The common options of commands about one schedule."""
     return click.argument("id")(_place(command))
 
 
 def _when(command: F) -> F:
-    """What a schedule can be told at its creation, and later."""
+    """The options of a schedule at its creation and its update."""
     for option in (
-        click.option("--note", metavar="TEXT", help="What it is for, or why it is as it is."),
-        click.option("--max-runs", metavar="N", type=click.IntRange(1), help="End after so many."),
+        click.option("--note", metavar="TEXT", help="A note for readers, such as what the schedule is for."),
+        click.option("--max-runs", metavar="N", type=click.IntRange(1), help="End the schedule after N runs."),
         click.option("--jitter", metavar="DURATION", help="Fire up to this much later, to spread load: 30s."),
-        click.option("--overlap", type=click.Choice(OVERLAPS), help="While an earlier one runs. Default: skip."),
-        click.option("--timezone", metavar="ZONE", help="Of the cron expressions: Europe/Berlin. Default: UTC."),
+        click.option(
+            "--overlap", type=click.Choice(OVERLAPS), help="What to do while an earlier run is open. Default: skip."
+        ),
+        click.option(
+            "--timezone", metavar="ZONE", help="The time zone of the cron expressions: Europe/Berlin. Default: UTC."
+        ),
         click.option("--offset", metavar="DURATION", help="Moves --every: at 5 past with --every 1h --offset 5m."),
         click.option("--every", metavar="DURATION", multiple=True, help="An interval, like 15m, 6h or 1d."),
         click.option("--cron", metavar="EXPRESSION", multiple=True, help="Five fields, or @hourly, @daily, @weekly."),
@@ -81,11 +86,11 @@ def _told(given: dict[str, Any]) -> dict[str, Any]:
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
 @_place
 @_when
-@click.option("--paused", is_flag=True, help="Fire nothing until it is resumed.")
+@click.option("--paused", is_flag=True, help="Create the schedule paused.")
 def create(
     workflow: str, id: str, args: tuple[str, ...], path: options.Place, namespace: str, paused: bool, **given: Any
 ) -> None:
-    """Start WORKFLOW of FILE by the clock, with these arguments, under the schedule ID.
+    """Create schedule ID, which starts WORKFLOW of FILE with these arguments.
 
     \b
     Examples:
@@ -108,7 +113,7 @@ def create(
 
     check_arguments(target, values)
     there = isinstance(path, options.ServerAt)
-    place = opened(path, namespace) if there else Backstay(path, namespace=namespace, queues=(), run_tasks=False)
+    place = opened(path, namespace) if there else Backstay(path, namespace=namespace, queues=(), client_only=True)
     with as_problems(), _durations(), place as backstay:
         schedule = backstay.schedules.options(**_told(given), paused=paused).create(target, id, *values)
         click.echo(f"created {schedule.id}: {_next(schedule.describe())}")
@@ -123,7 +128,7 @@ def create(
 @click.option("--timezone", metavar="ZONE", help="Of the cron expressions: Europe/Berlin. Default: UTC.")
 @click.option("--count", metavar="N", type=click.IntRange(1, 100), default=10, show_default=True)
 def preview(count: int, **given: Any) -> None:
-    """Show when a schedule would fire, before there is one: its next fires in their time zone.
+    """Preview when a schedule would fire, without creating it: the next times in its time zone.
 
     \b
     Examples:
@@ -150,11 +155,13 @@ def preview(count: int, **given: Any) -> None:
 
 @command.command(name="list")
 @_place
-@click.option("--status", type=click.Choice(["active", "paused", "deleted"]), help="Only schedules with this status.")
+@click.option(
+    "--status", type=click.Choice(["active", "paused", "ended", "deleted"]), help="Only schedules with this status."
+)
 @click.option("--type", "type_", metavar="TYPE", help="Only schedules of this workflow type.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=50, show_default=True)
 def listing(path: options.Place, namespace: str, status: str | None, type_: str | None, limit: int) -> None:
-    """List schedules, newest first; deleted ones with --status deleted.
+    """List schedules, newest first. Ended and deleted schedules are listed with --status ended and --status deleted.
 
     \b
     Examples:
@@ -198,7 +205,7 @@ def listing(path: options.Place, namespace: str, status: str | None, type_: str 
 @command.command(name="describe")
 @_one
 def describe(id: str, path: options.Place, namespace: str) -> None:
-    """Show what schedule ID is, when it fires next, and what it has started lately.
+    """Show the definition of schedule ID, its next fire and its recent runs.
 
     \b
     Examples:
@@ -247,7 +254,7 @@ def describe(id: str, path: options.Place, namespace: str) -> None:
 @_one
 @_when
 def update(id: str, path: options.Place, namespace: str, **given: Any) -> None:
-    """Change what is named of schedule ID; the rest stays.
+    """Change the given fields of schedule ID.
 
     \b
     Examples:
@@ -267,7 +274,7 @@ def update(id: str, path: options.Place, namespace: str, **given: Any) -> None:
 @_one
 @click.option("--note", metavar="TEXT", help="Why; it is recorded.")
 def pause(id: str, path: options.Place, namespace: str, note: str | None) -> None:
-    """Fire no more of schedule ID until it is resumed. What runs goes on.
+    """Pause schedule ID until it is resumed. Runs that it has started continue.
 
     \b
     Examples:
@@ -282,7 +289,7 @@ def pause(id: str, path: options.Place, namespace: str, note: str | None) -> Non
 @_one
 @click.option("--note", metavar="TEXT", help="Why; it is recorded.")
 def resume(id: str, path: options.Place, namespace: str, note: str | None) -> None:
-    """Let schedule ID fire again, from now on. What it would have fired meanwhile: dw schedule backfill.
+    """Resume schedule ID from now on. To start missed occurrences, use dw schedule backfill.
 
     \b
     Examples:
@@ -298,7 +305,9 @@ def resume(id: str, path: options.Place, namespace: str, note: str | None) -> No
 
 @command.command(name="trigger")
 @_one
-@click.option("--overlap", type=click.Choice(OVERLAPS), help="This time. Default: what the schedule says.")
+@click.option(
+    "--overlap", type=click.Choice(OVERLAPS), help="Overlap policy of this command. Default: that of the schedule."
+)
 def trigger(id: str, path: options.Place, namespace: str, overlap: Any) -> None:
     """Fire schedule ID once, now.
 
@@ -318,9 +327,12 @@ def trigger(id: str, path: options.Place, namespace: str, overlap: Any) -> None:
 @_one
 @click.argument("start", metavar="FROM")
 @click.argument("end", metavar="TO")
-@click.option("--overlap", type=click.Choice(OVERLAPS), help="This time. Default: what the schedule says.")
+@click.option(
+    "--overlap", type=click.Choice(OVERLAPS), help="Overlap policy of this command. Default: that of the schedule."
+)
 def backfill(id: str, path: options.Place, namespace: str, start: str, end: str, overlap: Any) -> None:
-    """Fire schedule ID for every occurrence from FROM on and before TO. Times without a zone are those of this machine.
+    """Fire schedule ID for every occurrence from FROM until before TO. Times without a zone are in the zone of this
+    machine.
 
     \b
     Examples:
@@ -341,7 +353,7 @@ def backfill(id: str, path: options.Place, namespace: str, start: str, end: str,
 @click.option("--after", metavar="N", type=click.IntRange(0), default=0, help="Only events after number N.")
 @click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, show_default=True)
 def history(id: str, path: options.Place, namespace: str, after: int, limit: int) -> None:
-    """Show what has happened to schedule ID, after it was deleted too.
+    """Show the history of schedule ID, even after it was deleted.
 
     \b
     Examples:
@@ -350,6 +362,7 @@ def history(id: str, path: options.Place, namespace: str, after: int, limit: int
     """
     from backstay.cli import format
     from backstay.cli.reading import reader_of
+    from backstay.kernel.features.schedule.records import ALL_STARTED, ScheduleDeleted
     from backstay.protocol.schedules import GetScheduleHistory
 
     with reader_of(path, namespace) as reader:
@@ -357,8 +370,9 @@ def history(id: str, path: options.Place, namespace: str, after: int, limit: int
     for event in found.events:
         about: Any = event.entry.event
         more = [getattr(about, name, None) for name in ("workflow_instance_id", "status", "reason", "note")]
-        kind = event.entry.type.removeprefix("Schedule")
-        said = " ".join(str(one) for one in more if one)
+        ended = isinstance(about, ScheduleDeleted) and about.reason == ALL_STARTED  # no user has deleted that one
+        kind = "Ended" if ended else event.entry.type.removeprefix("Schedule")
+        said = printable(" ".join(str(one) for one in more if one))
         click.echo(f"{event.sequence:>5}  {format.moment(event.entry.at)}  {kind:<16}  {said}".rstrip())
     if found.more:
         click.echo(f"more: dw schedule history {id} --after {found.events[-1].sequence}", err=True)
@@ -367,7 +381,7 @@ def history(id: str, path: options.Place, namespace: str, after: int, limit: int
 @command.command(name="delete")
 @_one
 def delete(id: str, path: options.Place, namespace: str) -> None:
-    """End schedule ID. What it has started goes on, and its history stays.
+    """Delete schedule ID. Runs that it has started continue, and its history stays.
 
     \b
     Examples:
@@ -414,7 +428,7 @@ def _fired(fired: FiredOccurrence) -> str:
         return f"started {fired.workflow_id} (run {fired.run_id})"
     what = format.moment(fired.occurrence)
     if fired.outcome == "buffered":
-        return f"{what}: waits until the one that runs has ended"
+        return f"{what}: waits for the running workflow to end"
     return f"{what}: not started, {SAID.get(fired.reason or '', fired.reason)}"
 
 
@@ -422,7 +436,7 @@ def _time(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise CliError(f"{text!r} is no time; write 2027-01-31, 2027-01-31T06:00 or 2027-01-31T06:00Z") from None
+        raise CliError(f"{text!r} is not a time; write 2027-01-31, 2027-01-31T06:00 or 2027-01-31T06:00Z") from None
     return at if at.tzinfo is not None else at.astimezone()
 
 

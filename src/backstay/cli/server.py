@@ -25,14 +25,15 @@ from backstay.server.settings_reference import flag_help
 @click.option("--auth", metavar="MODE", help=flag_help("auth"))
 @click.option("--tls-certificate", metavar="FILE", help=flag_help("tls_certificate"))
 @click.option("--tls-key", metavar="FILE", help=flag_help("tls_key"))
-@click.option("--config", metavar="FILE", help="A TOML file with settings. Flags and DW_* variables go before it.")
+@click.option("--log-format", metavar="FORM", help=flag_help("log_format"))
+@click.option("--config", metavar="FILE", help="A TOML file with settings. Flags and DW_* variables override it.")
 @click.option("--verbose", is_flag=True, help="Log what the engine does.")
 def command(verbose: bool, **flags: Any) -> None:
     """Serve the engine over HTTP: the worker protocol and the control plane.
 
     Each setting is also a variable, DW_ and its name in capitals: DW_PORT, DW_STORE, DW_TOKEN, DW_WORKER_TOKEN,
-    DW_OPERATOR_TOKEN, DW_ADMIN_TOKEN, DW_MAX_BODY_BYTES, ... SIGTERM and Ctrl-C drain: running requests end, waiting
-    workers are told, nothing that was decided is lost.
+    DW_OPERATOR_TOKEN, DW_ADMIN_TOKEN, DW_MAX_BODY_BYTES, ... On SIGTERM and Ctrl-C the server drains: running requests
+    finish, waiting polls are answered, and no committed work is lost.
 
     \b
     Examples:
@@ -50,7 +51,7 @@ def command(verbose: bool, **flags: Any) -> None:
         settings = load(flags)
     except WrongSetting as wrong:
         raise CliError(str(wrong)) from None
-    log_to_stderr(logging.INFO if verbose else logging.WARNING)
+    log_to_stderr(logging.INFO if verbose else logging.WARNING, settings.log_format)
     made = None
     known = (
         settings.token,
@@ -63,7 +64,7 @@ def command(verbose: bool, **flags: Any) -> None:
         made = secrets.token_urlsafe(24)
         settings = replace(settings, token=made)
     try:
-        from backstay.server.serve import CannotListen, run
+        from backstay.server.http.serve import CannotListen, run
     except ImportError as missing:
         raise CliError(f"the server needs {missing.name}; install it with: pip install 'backstay[server]'") from None
 

@@ -23,8 +23,9 @@ from backstay.cli.problems import CliError, Unsuccessful, as_problems, waiting_f
 def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, namespace: str, wait: bool) -> None:
     """Start WORKFLOW of FILE under ID. Each argument is JSON; text needs its quotes.
 
-    The start is on disk when this returns. The engine of the database runs it (`dw dev`, or your application), now or
-    when one starts. With --wait and no engine running, this process is the engine until the workflow has ended.
+    The start is on disk when this command returns. The engine of the database (`dw dev`, or your application) runs the
+    workflow, now or when it starts. With --wait, and if no engine is running, this process is the engine until the
+    workflow ends.
 
     \b
     Examples:
@@ -64,7 +65,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, 
             queues=program.queues,
             types=program.types,
             guard="off",  # loading has checked already
-            run_tasks=wait,
+            client_only=not wait,
         ) as backstay,
     ):
         handle = backstay.start(target, id, *given)
@@ -78,7 +79,7 @@ def command(workflow: str, id: str, args: tuple[str, ...], path: options.Place, 
 
 
 def check_arguments(target: Any, given: list[Any]) -> None:
-    """Refuse what the workflow could not be called with before anything is stored."""
+    """Refuse wrong arguments before anything is stored."""
     from backstay.sdk.author.workflow import definition_of
 
     try:

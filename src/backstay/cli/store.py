@@ -16,30 +16,30 @@ from backstay.cli.problems import MOMENT, CliError, Unsuccessful, as_problems
 if TYPE_CHECKING:
     from backstay.store.copying.copier import CopyReport
 
-SHOWN = 20  # of what differs or is damaged
+SHOWN = 20  # of differences and damage
 EVERY = 5.0  # seconds between two lines of progress where it is no terminal
 
 
 @click.group(name="store")
 def command() -> None:
-    """Look after databases."""
+    """Copy and compare databases."""
 
 
 @command.command(name="copy")
 @click.argument("source")
 @click.argument("target")
-@click.option("--verify-only", is_flag=True, help="Copy nothing; compare both.")
-@click.option("--restart", is_flag=True, help="Discard an unfinished copy in TARGET, and begin anew.")
+@click.option("--verify-only", is_flag=True, help="Compare both databases, and copy nothing.")
+@click.option("--restart", is_flag=True, help="Discard an unfinished copy in TARGET, and start over.")
 @click.option("--with-damaged", is_flag=True, help="Copy runs whose history is damaged, as they are.")
 def copy(source: str, target: str, verify_only: bool, restart: bool, with_damaged: bool) -> None:
-    """Copy the database SOURCE into TARGET: everything, open runs included.
+    """Copy the whole database SOURCE, with its open runs, into TARGET.
 
-    Each is a path, sqlite:PATH or postgresql://…. SOURCE must not be in use, and nobody can write to it during the copy; it
-    stays as it is. TARGET must be new. A copy that was interrupted goes on when the same command is run again; until it is
-    finished, nothing else opens TARGET. At the end every history is read and folded again on both sides, and the rows of
-    workflows are compared; a difference is told with its workflow, and the exit code is 1.
+    SOURCE and TARGET are a path, sqlite:PATH or postgresql://…. SOURCE must not be in use; it is locked during the copy
+    and does not change. TARGET must be new. Run the same command again to continue an interrupted copy. An unfinished
+    TARGET cannot be opened by other programs. At the end the command reads and folds every history on both sides and
+    compares the rows of workflows. It prints each workflow that differs, and exits with code 1.
 
-    When it is done, start everything on TARGET and nothing on SOURCE: both would do the same work.
+    After the copy, start your processes on TARGET only: processes on SOURCE would do the same work again.
 
     \b
     Examples:
@@ -71,6 +71,7 @@ def copy(source: str, target: str, verify_only: bool, restart: bool, with_damage
 async def _copied(
     source: str, target: str, progress: CopyProgress, verify_only: bool, restart: bool, with_damaged: bool
 ) -> CopyReport:
+    from backstay.engine.core.local_kinds import is_local
     from backstay.kernel.machine import Machine
     from backstay.store.copying.copier import Copier, open_end
 
@@ -79,7 +80,7 @@ async def _copied(
     try:
         here = await open_end(target, machine, create=not verify_only, unfinished=True)
         try:
-            copier = Copier(there, here, machine, progress)
+            copier = Copier(there, here, machine, progress, leaves_out=is_local)
             if verify_only:
                 return await copier.compare()
             return await copier.copy(restart=restart, with_damaged=with_damaged)
@@ -113,14 +114,16 @@ def _tell(report: CopyReport, target: str, seconds: float, verify_only: bool) ->
         _list(report.differences)
         raise Unsuccessful(
             f"{_number(len(report.differences), 'difference')}; {shown(target)} is not the same database"
-            + ("" if verify_only else " and stays closed: begin anew with --restart")
+            + ("" if verify_only else " and stays closed: start over with --restart")
         )
     compared = _number(report.compared, "instance")
     if verify_only:
         click.echo(f"{compared}, every history and row is the same on both sides ({seconds:.1f} s)")
         return
     click.echo(f"{compared} copied and compared in {seconds:.1f} s")
-    click.echo(f"start everything on {shown(target)} now, and nothing on the source: both would do the same work")
+    click.echo(
+        f"start your processes on {shown(target)} now, and none on the source: they would do the same work again"
+    )
 
 
 def _number(number: int, what: str) -> str:
@@ -128,7 +131,7 @@ def _number(number: int, what: str) -> str:
 
 
 def _list(lines: list[str]) -> None:
-    from backstay.cli.console import printable
+    from backstay.cli.plain_text import printable
 
     for line in lines[:SHOWN]:
         click.echo(f"  {printable(line)}", err=True)
@@ -137,7 +140,7 @@ def _list(lines: list[str]) -> None:
 
 
 class CopyProgress:
-    """Tells on stderr how far a copy is, once it takes more than a second."""
+    """Prints the progress of a copy on stderr, once it takes more than a second."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""`dw system:operator-metrics`: what operators watch of a server, as its route tells it."""
+"""`dw system:operator-metrics`: the operator metrics of a server."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ PATH = "/api/system/operator-metrics"
 
 @click.command(name="system:operator-metrics")
 @click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: the variable DW_SERVER.")
-@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="A token. Default: the variable DW_TOKEN.")
+@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: the variable DW_TOKEN.")
 @options.namespace
-@click.option("--json", "as_json", is_flag=True, help="The whole answer as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole answer as JSON.")
 def operator_metrics(server: str | None, token: str | None, namespace: str, as_json: bool) -> None:
     """Show runs, tasks, repair, workers and health counters of a server.
 

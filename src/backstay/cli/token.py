@@ -9,15 +9,16 @@ import click
 
 from backstay.cli import options
 from backstay.cli.control import asked
+from backstay.cli.plain_text import one_line
 from backstay.cli.problems import CliError, Missing
 
 
 @click.group(name="token")
 def command() -> None:
-    """Make, list and revoke tokens of a server.
+    """Create, list and revoke tokens of a server.
 
-    On a database (--db), a server that runs on it takes notice within a second; with --server or DW_SERVER the server
-    does it, for a token with the role admin.
+    With --db the command writes to the database, and a server that runs on it notices within a second. With --server or
+    DW_SERVER the server does the work, which needs a token with the role admin.
 
     \b
     Examples:
@@ -31,16 +32,16 @@ def command() -> None:
 
 @command.command(name="create")
 @click.option(
-    "--role", type=click.Choice(["worker", "viewer", "operator", "admin"]), required=True, help="What the token may do."
+    "--role", type=click.Choice(["worker", "viewer", "operator", "admin"]), required=True, help="The role of the token."
 )
-@click.option("--no-payloads", is_flag=True, help="A viewer that reads no arguments, results or memos.")
-@click.option("--namespace", metavar="NAME", help="The only namespace it opens. Default: every one.")
-@click.option("--note", metavar="TEXT", help="What it is for.")
+@click.option("--no-payloads", is_flag=True, help="Hide arguments, results and memos from this viewer.")
+@click.option("--namespace", metavar="NAME", help="Limit the token to this namespace. Default: all namespaces.")
+@click.option("--note", metavar="TEXT", help="A note for readers, such as what the token is for.")
 @options.place
 def create(role: Any, no_payloads: bool, namespace: str | None, note: str | None, path: options.Place) -> None:
-    """Make a token and print it, once."""
+    """Create a token and print it. It cannot be shown again."""
     if no_payloads and role != "viewer":
-        raise CliError(f"--no-payloads is for the role viewer; the role {role} works with payloads")
+        raise CliError(f"--no-payloads is for the role viewer; the role {role} needs payloads")
     payloads = not no_payloads
     if isinstance(path, options.ServerAt):
         made = asked(
@@ -49,9 +50,9 @@ def create(role: Any, no_payloads: bool, namespace: str | None, note: str | None
         _show(made["token_id"], role, made["namespace"], made["token"])
         return
     from backstay.cli.reading import StoreReader
-    from backstay.server.http_errors import HttpError
-    from backstay.server.namespaces import checked_name
-    from backstay.server.tokens import new_token
+    from backstay.server.access.tokens import new_token
+    from backstay.server.http.errors import HttpError
+    from backstay.server.registries.namespaces import checked_name
 
     try:
         place = None if namespace is None else checked_name(namespace)
@@ -71,10 +72,10 @@ def _show(id: str, role: str, namespace: str | None, secret: str) -> None:
 
 
 @command.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @options.place
 def listing(path: options.Place, as_json: bool) -> None:
-    """The tokens that there are; never their secrets."""
+    """List the tokens. Their secrets are never shown."""
     import msgspec
 
     for view in _views(path):
@@ -83,14 +84,15 @@ def listing(path: options.Place, as_json: bool) -> None:
         else:
             place = view["namespace"] or "every namespace"
             place += "" if view.get("payloads", True) else ", no payloads"
-            click.echo(f"{view['token_id']}  {view['role']:8}  {place}  {view['created_at']}  {view['note'] or ''}")
+            line = f"{view['token_id']}  {view['role']:8}  {place}  {view['created_at']}  {view['note'] or ''}"
+            click.echo(one_line(line))
 
 
 def _views(path: options.Place) -> list[dict[str, Any]]:
     if isinstance(path, options.ServerAt):
         return asked(path, "GET", "/api/tokens")["tokens"]
     from backstay.cli.reading import StoreReader
-    from backstay.server.tokens import shown
+    from backstay.server.access.tokens import shown
 
     with StoreReader(path) as reader:
         return [shown(token) for token in _all(reader)]
@@ -100,7 +102,7 @@ def _views(path: options.Place) -> list[dict[str, Any]]:
 @click.argument("id")
 @options.place
 def revoke(id: str, path: options.Place) -> None:
-    """Take token ID away: it opens nothing any more."""
+    """Revoke token ID. The server refuses it from now on."""
     from backstay.cli.reading import StoreReader
 
     if isinstance(path, options.ServerAt):
@@ -119,7 +121,7 @@ def revoke(id: str, path: options.Place) -> None:
 def _all(reader: Any) -> list[Any]:
     import msgspec
 
-    from backstay.server.tokens import KIND, AccessToken
+    from backstay.server.access.tokens import KIND, AccessToken
 
     return [
         msgspec.json.decode(entry.body, type=AccessToken) for entry in reader.get(reader.store.kept(KIND)) if entry.body
@@ -129,7 +131,7 @@ def _all(reader: Any) -> list[Any]:
 def _note(reader: Any, action: str, id: str, namespace: str | None, role: str) -> None:
     """Leave an entry for the audit."""
     from backstay.protocol.origin import of_process
-    from backstay.server.system_actions import KIND, SystemAction
+    from backstay.server.operators.system_actions import KIND, SystemAction
 
     world = reader.world
     entry = SystemAction(

@@ -1,4 +1,4 @@
-"""`dw why`: why a workflow is where it is, what happens by itself, and what would help."""
+"""`dw why`: the reason why a run does not move, what happens by itself, and the action that helps."""
 
 from __future__ import annotations
 
@@ -7,25 +7,27 @@ from typing import TYPE_CHECKING
 import click
 
 from backstay.cli import options
+from backstay.kernel.operators import OPERATOR_COMMANDS
 
 if TYPE_CHECKING:
     from backstay.kernel.views.why import Why
 
 COLOURS = {"info": "default", "good": "green", "warning": "yellow", "danger": "red", "paused": "cyan"}
-COMMANDS = {"retry_now": "dw retry-now {id}", "unpause": "dw unpause {id}", "repair": "dw repair {id}"}
 
 
 @click.command(name="why")
 @click.argument("id")
-@click.option("--run", "run_id", metavar="RUN_ID", help="An earlier run of ID.")
-@click.option("--event", type=click.IntRange(min=1), metavar="N", help="Why event N of its history was recorded.")
+@click.option("--run", "run_id", metavar="RUN_ID", help="Use an earlier run of ID.")
+@click.option(
+    "--event", type=click.IntRange(min=1), metavar="N", help="Explain why event N of the history was recorded."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @options.place
 @options.namespace
 def command(id: str, path: options.Place, namespace: str, run_id: str | None, event: int | None, as_json: bool) -> None:
-    """Say why workflow ID is where it is: what it waits for and until when, and what would help.
+    """Explain why workflow ID does not move: its wait, the deadline, and the action that helps.
 
-    With --event it says which events led to that event, back to something from outside.
+    With --event, shows the chain of events that led to that event, back to a message from outside.
 
     \b
     Examples:
@@ -58,13 +60,18 @@ def _lines(why: Why) -> list[tuple[str, str]]:
         lines.append(("by itself", why.by_itself))
     action = why.action
     if action is not None:
-        how = action.reason if not action.allowed else COMMANDS.get(action.verb, "").format(id=why.workflow_id)
+        how = action.reason if not action.allowed else _dw(action.verb, why.workflow_id)
         lines.append(("what helps", action.label + (f": {how}" if how else "")))
     lines += [
         ("because of" if place == 0 else "", _told(cause.sequence, cause.about, cause.outside))
         for place, cause in enumerate(why.chain)
     ]
     return [(name, format.shortened(text, 200)) for name, text in lines]
+
+
+def _dw(name: str, id: str) -> str:
+    command = OPERATOR_COMMANDS.get(name)
+    return "" if command is None else f"dw {command.verb} {id}"
 
 
 def _told(sequence: int, about: str, outside: str | None) -> str:

@@ -15,7 +15,7 @@ from backstay.cli.problems import CliError, as_problems
 @click.command(name="worker")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: the variable DW_SERVER.")
-@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="Its token. Default: the variable DW_TOKEN.")
+@click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: the variable DW_TOKEN.")
 @options.namespace
 @click.option("--queue", "queues", metavar="NAME", multiple=True, help="Only this queue. Default: all that FILE names.")
 @click.option("--build", metavar="ID", help="The build that runs started for it are pinned to.")
@@ -25,9 +25,23 @@ from backstay.cli.problems import CliError, as_problems
     type=float,
     default=2,
     show_default=True,
-    help="For workflow code, to wait.",
+    help="Seconds that workflow code may compute without waiting before it is interrupted.",
 )
-@click.option("--drain", metavar="SECONDS", type=float, default=30, show_default=True, help="For what runs, to end.")
+@click.option(
+    "--drain",
+    metavar="SECONDS",
+    type=float,
+    default=30,
+    show_default=True,
+    help="Seconds to let running work finish after SIGTERM.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar="DW_LOG_FORMAT",
+    help="The format of the log. Default: the variable DW_LOG_FORMAT, else text.",
+)
 def command(
     file: Path,
     server: str | None,
@@ -37,10 +51,12 @@ def command(
     build: str | None,
     workflow_deadline: float,
     drain: float,
+    log_format: str,
 ) -> None:
-    """Work for a server with everything that FILE defines, until SIGTERM or Ctrl-C.
+    """Run a worker with the workflows and activities of FILE for a server, until SIGTERM or Ctrl-C.
 
-    Then it drains: what is running is finished and reported, nothing new is taken. A server that restarts is waited for.
+    On SIGTERM the worker drains: it finishes and reports its running tasks and takes no new ones. When the server
+    restarts, the worker waits and reconnects.
 
     \b
     Examples:
@@ -52,7 +68,7 @@ def command(
     from backstay.cli.loading import load
 
     program = load(file)
-    log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO, log_format)
     for hint in program.hints:
         logging.getLogger("backstay.worker").warning("%s", hint)
     from backstay.sdk.remote.worker import AsyncWorker, work

@@ -1,4 +1,4 @@
-"""The one error of the codec: what is wrong with a value or a blob, and where.
+"""The one error of the codec: the problem of a value or a blob, and its path.
 
 `reason` is stable and crosses the wire; `path` points into the value (`$[0].items[2]`), `$` being the whole of it.
 """

@@ -12,38 +12,44 @@ from typing import Any
 from msgspec.structs import replace
 
 from backstay import collector
-from backstay.engine.api import Api
-from backstay.engine.certificate import Certificate
-from backstay.engine.database_clock import DatabaseClock
-from backstay.engine.engine import Define, Engine
-from backstay.engine.exports import Exporter
-from backstay.engine.guest_leases import GuestLeases
-from backstay.engine.lifecycle import EngineHooks
-from backstay.engine.matching import Matching
-from backstay.engine.notices import Notices
-from backstay.engine.peers import Links, Peers
-from backstay.engine.projector import Projector
+from backstay.engine.cluster.database_clock import DatabaseClock
+from backstay.engine.cluster.fetching import Fetching
+from backstay.engine.cluster.guest_leases import GuestLeases
+from backstay.engine.cluster.notices import Notices
+from backstay.engine.cluster.other_code import OtherCode
+from backstay.engine.cluster.peers import Peers
+from backstay.engine.cluster.shards import Shards
+from backstay.engine.cluster.stealing import Stealing
+from backstay.engine.cluster.task_news import TaskNews
+from backstay.engine.core.engine import Define, Engine
+from backstay.engine.core.lifecycle import EngineHooks
+from backstay.engine.core.sweep import Sweep
+from backstay.engine.core.world import Pool, World
+from backstay.engine.reading.exports import Exporter
 from backstay.engine.recovery import Recovery
-from backstay.engine.run_views import ViewMaker
-from backstay.engine.shards import Shards
-from backstay.engine.stealing import Stealing
-from backstay.engine.stored_views import StoredViews
-from backstay.engine.sweep import Sweep
-from backstay.engine.task_news import TaskNews
-from backstay.engine.workflow_commands import Payloads
-from backstay.engine.world import Pool, World
+from backstay.engine.requests.api import Api
+from backstay.engine.requests.workflow_commands import Payloads
+from backstay.engine.tasks.matching import Matching
+from backstay.engine.views.certificate import Certificate
+from backstay.engine.views.damaged_runs import DamagedRuns
+from backstay.engine.views.open_runs import OpenRunCounts
+from backstay.engine.views.projector import Projector
+from backstay.engine.views.run_views import ViewMaker
+from backstay.engine.views.stored_views import StoredViews
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import Micros
-from backstay.protocol.native.nodes import Owner
+from backstay.protocol.native.node_links import Links
+from backstay.protocol.native.nodes import SPEAKS, Owner
 from backstay.store import Store
 from backstay.store.ownership import NodeFacts
 
 
 class Node:
-    """`commits`: the thread on which the store commits, if it has one; it ends with the node. `guest`: this process runs no
-    tasks, and owns no shards of a database that others can reach. `facts`: what it tells other processes about itself. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`. `views`:
-    whether views of runs are stored, for operators. `certify`: whether to prove again and again that no run is stranded.
-    `origin`: see `Engine`. `links`: how to call other nodes of the database; without it they are reached through that."""
+    """`commits`: the thread on which the store commits, if it has one; it ends with the node. `guest`: this process
+    runs no tasks, and owns no shards of a database that others can reach. `facts`: the facts that it publishes to other
+    processes. `overdue`, `sweep_every`, `sweep_rests`: see `Sweep`. `views`: whether views of runs are stored, for
+    operators. `certify`: whether to prove again and again that no run is stranded. `origin`: see `Engine`. `links`: how
+    to call other nodes of the database; without it they are reached through that."""
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class Node:
         lifecycle: EngineHooks | None = None,
         matching: Matching | None = None,
         define: Define | None = None,
-        cache_bytes: int = 48 << 20,
+        cache_bytes: int = 40 << 20,
         guest: bool = False,
         facts: NodeFacts | None = None,
         overdue: Micros | None = None,
@@ -84,10 +90,11 @@ class Node:
             origin=origin,
         )
         self._guest = guest and store.shared
-        self.facts = facts or NodeFacts()
+        self.facts = facts or NodeFacts(speaks=SPEAKS)
         self.guest_leases = GuestLeases(engine)
         clock = DatabaseClock(world, store)
         self.shards = Shards(engine, lifecycle, self.guest_leases, clock, facts=self._tell)
+        engine.late_deliveries.confirm = self.shards.confirm
         self.stealing = Stealing(engine, lambda shard: self.shards.rows[shard].owner)
         self.sweep = Sweep(engine, lifecycle, overdue=overdue, every=sweep_every, rests=sweep_rests)
         self.recovery = Recovery(
@@ -96,22 +103,13 @@ class Node:
             Notices(engine, lifecycle, lambda: self.shards.unlinked, lambda: self.shards.commits),
             self.sweep,
             self.stealing,
+            OtherCode(engine, self.shards),
             lifecycle,
             clock,
         )
-        self.projector = Projector(engine, lifecycle, active=views)
-        self.peers: Peers | None = None
-        if links is not None:
-            self.peers = Peers(
-                world,
-                links,
-                self.shards.owner_of,
-                owns_any=lambda: engine.holder,
-                new_id=self.shards.new_id,
-                origin=origin,
-            )
-            engine.outbox.elsewhere = self.peers.deliver
-            self.shards.on_look = links.keep
+        self.damaged = DamagedRuns(engine, stores=views)
+        self.projector = Projector(engine, lifecycle, self.damaged, active=views)
+        self.peers = None if links is None else self._make_peers(links)
         self.api = Api(
             engine,
             payloads,
@@ -120,17 +118,39 @@ class Node:
             unoffered=self.sweep.unoffered,
             projector=self.projector,
             peers=self.peers,
-            links=links,
             is_alone=lambda: not self.shards.others,
             new_id=self.shards.new_id,
         )
-        self.news: TaskNews | None = None
-        if links is not None:
-            self.news = TaskNews(engine, links, self._linked, lambda: self.shards.linked)
-        self.views = StoredViews(engine, self.projector, lifecycle, self.api.whole, self.api.aside, make_views)
+        self.news = None if links is None else self._share_tasks(links)
+        self.views = StoredViews(
+            engine, self.projector, self.damaged, lifecycle, self.api.whole, self.api.aside, make_views
+        )
         self.api.exports.sources = self.views.compared
-        self.certificate = Certificate(engine, lifecycle, active=certify)
+        self.certificate = Certificate(engine, self.projector, self.damaged, lifecycle, active=certify)
+        self.open_runs = OpenRunCounts(world, store)
         lifecycle.on_foreign_commit.insert(0, engine.waiters.check_all)
+        for hooks in (lifecycle.on_up, lifecycle.on_foreign_commit):
+            hooks.append(self.api.workers.doubted.settle)
+
+    def _make_peers(self, links: Links) -> Peers:
+        """Make the part that calls other nodes, and let the engine deliver to them through it."""
+        engine, shards = self.engine, self.shards
+        peers = Peers(
+            engine.world,
+            links,
+            shards.owner_of,
+            owns_any=lambda: engine.holder,
+            new_id=shards.new_id,
+            origin=engine.origin,
+        )
+        engine.outbox.elsewhere = peers.deliver
+        shards.on_look = links.keep
+        return peers
+
+    def _share_tasks(self, links: Links) -> TaskNews:
+        """Let workers of this node take tasks of other nodes, and notify those nodes of tasks that wait here."""
+        self.api.workers.fetching = Fetching(self.engine, links, self.api.workers.got_by)
+        return TaskNews(self.engine, links, self._linked, lambda: self.shards.linked)
 
     async def open(self) -> None:
         """Claim shards of the database, or become a guest beside others. If this fails, the caller still closes the node."""

@@ -1,4 +1,5 @@
-"""Recovery: brings an engine up from what is on disk, after a start, a takeover, an outage, or a clock that was set back.
+"""Recovery: brings an engine up from its state on disk, after a start, a takeover, an outage, or a clock that was set
+back.
 
 It reconciles every instance whose tasks may need it (`Reconcile`: expected minus actual), delivers the sends in the outbox,
 and reads the next deadlines. Then the engine is *up*, and workers are served. A recovery that fails on the way begins again.
@@ -9,19 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
-from backstay.engine.database_clock import DatabaseClock
-from backstay.engine.engine import Engine
-from backstay.engine.lifecycle import EngineHooks, call_all
-from backstay.engine.notices import Notices
-from backstay.engine.periodic import PeriodicJob
-from backstay.engine.shards import Shards
-from backstay.engine.stealing import Stealing
-from backstay.engine.sweep import ReadyPosition, Sweep
-from backstay.engine.world import Alarm
+from backstay.engine.cluster.database_clock import DatabaseClock
+from backstay.engine.cluster.notices import Notices
+from backstay.engine.cluster.other_code import OtherCode
+from backstay.engine.cluster.shards import Shards
+from backstay.engine.cluster.stealing import Stealing
+from backstay.engine.core.engine import Engine
+from backstay.engine.core.lifecycle import EngineHooks, call_all
+from backstay.engine.core.periodic import PeriodicJob
+from backstay.engine.core.sweep import ReadyPosition, Sweep
+from backstay.engine.core.world import Alarm
 from backstay.kernel.features.lease import never_heard_of
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
-from backstay.store import Forgotten, Unavailable
+from backstay.store.errors import Forgotten, Unavailable
 
 log = logging.getLogger("backstay.engine")
 
@@ -41,6 +43,7 @@ class Recovery:
         notices: Notices,
         sweep: Sweep,
         stealing: Stealing,
+        other_code: OtherCode,
         lifecycle: EngineHooks,
         clock: DatabaseClock,
     ) -> None:
@@ -49,6 +52,7 @@ class Recovery:
         self._notices = notices
         self._sweep = sweep
         self._stealing = stealing
+        self._other_code = other_code
         self._lifecycle = lifecycle
         self._clock = clock
         self._unread: set[int] = set()  # shards of this process whose rows it has not read
@@ -80,22 +84,29 @@ class Recovery:
             log.info("another process runs the engine of this database; this process reads and submits beside it")
         self._notices.start()
         self._stealing.start()
+        self._other_code.start()
 
     def stop(self) -> None:
-        for part in (self._shards, self._stealing, self._clock_job, self._probe_job, self._notices, self._sweep):
+        for part in (
+            self._shards,
+            self._stealing,
+            self._other_code,
+            self._clock_job,
+            self._probe_job,
+            self._notices,
+            self._sweep,
+        ):
             part.stop()
         self._cancel_unheard()
 
     @property
     def up(self) -> bool:
-        """Whether this process owns shards, and has read what is on disk of all of them."""
+        """Whether this process owns shards, and has read all of them from disk."""
         return self._engine.holder and not self._unread
 
     async def deployed(self) -> None:
         """Definitions were registered: retry the tasks that another definition had blocked."""
-        if self._engine.holder:
-            for task in await self._engine.store.failed(shards=self._engine.shards()):
-                self._engine.reconcile(task.workflow)
+        await self._other_code.offer()
 
     def offer_waiting(self) -> None:
         """A worker has joined: reconcile the instances whose tasks were waiting for one like it."""
@@ -129,8 +140,8 @@ class Recovery:
     async def _come_up(self) -> None:
         """Read leases, tasks, sends and deadlines of new shards from disk, then serve workers. If a read fails, begin again.
 
-        Shards may come and go meanwhile. What was read of a shard that is lost is not used, as everything that it leads to asks
-        for the owner once more; what is gained is read in the next round.
+        Shards may come and go meanwhile. The state of a shard that was lost meanwhile is not used, because every use
+        checks the owner again; gained shards are read in the next round.
         """
         engine = self._engine
         if self._reading:
@@ -170,6 +181,9 @@ class Recovery:
         known = [task for task in engine.leases if task.workflow & (len(engine.owned) - 1) in mine]
         leased = await engine.store.leased(shards=shards)
         engine.leases.reread(known, [task for task in leased if engine.owns(task.workflow)])
+        for task in engine.leases:
+            if task.is_suspect and task.owner is not None:
+                engine.matching.isolation.begin(task, task.owner, task.attempt)
         for task in [*leased, *await engine.store.failed(shards=shards)]:
             if task.workflow not in seen:
                 seen.add(task.workflow)
@@ -223,8 +237,9 @@ class Recovery:
     def _release_unheard(self, shards: Collection[int]) -> None:
         """Release the tasks whose worker does not report soon: the reply to its poll may have died with the last owner.
 
-        Workflow tasks only: they are short, and running one twice costs a replay. That their engine was gone is no crash of their
-        code: ten takeovers in a row would block it. What a worker of this process works on, it has got: a shard may come back.
+        Workflow tasks only: they are short, and running one twice costs a replay. That their engine was gone is no
+        crash of their code: ten takeovers in a row would block it. Tasks that run at a worker of this process were
+        delivered: a shard may come back.
         """
         engine = self._engine
         self._abandoned -= frozenset(shards)
@@ -264,7 +279,7 @@ class Recovery:
         engine = self._engine
         if engine.down is not None:
             error = await engine.store.probe()
-            if isinstance(error, Forgotten):  # what was an outage so far
+            if isinstance(error, Forgotten):  # the duration of the outage so far
                 self._shards.count_forgotten()
                 error = await engine.store.probe()
             if error is not None:
@@ -295,7 +310,7 @@ class Recovery:
             away = self._engine.world.follow(ahead, at_once=True)
             if abs(away) > WRONG:
                 log.warning(
-                    "the clock of this machine is %.1f s %s that of the database, which counts: set it by NTP",
+                    "the clock of this machine is %.1f s %s the clock of the database, which is used: synchronize by NTP",
                     abs(away) / SECOND,
                     "behind" if away > 0 else "ahead of",
                 )

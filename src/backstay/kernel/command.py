@@ -1,4 +1,4 @@
-"""Commands: what workflow code asks for when its workflow task ends.
+"""Commands: the requests of workflow code at the end of its workflow task.
 
 Each `StepCommand` takes a step number. A terminal command closes the run and is the last one.
 """
@@ -14,11 +14,13 @@ class Command(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="
     """Base of all commands; the tag is the wire's `type`.
 
     `own_task`: the command belongs to a workflow task for one event (an update), not to the body of the code. Such a
-    task has one command that `answers` the event; others may go along.
+    task has one command that `answers` the event; others may go along. `leads`: the command stands before all others, in
+    a task of either kind, and is applied before anything else that the completion does.
     """
 
     own_task: ClassVar[bool] = False
     answers: ClassVar[bool] = True
+    leads: ClassVar[bool] = False
 
     @property
     def ends_wait(self) -> bool:

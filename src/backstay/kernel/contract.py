@@ -1,4 +1,4 @@
-"""Declared contracts: which arguments a signal, query or update takes, as recorded when the run was started.
+"""Declared contracts: the parameters of signals, queries and updates, as recorded when the run was started.
 
 A contract is `{name, parameters: [{name, position, required, variadic, default_available, default, type,
 allows_null}]}`. Values are plain: None, bool, int, float, str, bytes, list, dict. Errors are listed per parameter.

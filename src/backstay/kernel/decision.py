@@ -21,7 +21,8 @@ from backstay.kernel.values import Micros, moment
 class InstanceRow(Struct, frozen=True, gc=False):
     """The instance row after a decision.
 
-    `last_decision` is the guard. `expects` is how many task rows must exist. `length` and `checksum` say where the
+    `last_decision` is the guard. `expects` is how many task rows must exist. `attempts` is how often the next step of the
+    code was handed to a worker: it outlives the row of the workflow task, so no late report passes for one of a new attempt. `length` and `checksum` say where the
     history of the current run ends, so that lost events are noticed. `buffered_events` were accepted in the middle of a
     task and are recorded when it ends.
     """
@@ -41,11 +42,12 @@ class InstanceRow(Struct, frozen=True, gc=False):
     reserved_at: Micros | None
     waits_externally: int = 0  # 1: only something from outside makes the run go on
     unanswered: int = 0  # how many other instances owe this one an answer
+    attempts: int = 0
     buffered_events: Sequence[tuple[Event, Context]] = ()
 
 
 class RunRow(Struct, frozen=True, gc=False):
-    """The index row of a run: what lists filter and order by."""
+    """The index row of a run: the fields by which lists filter and sort."""
 
     key: int
     workflow: int
@@ -136,7 +138,7 @@ class ChainEnd(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, gc=False):
-    """What the store writes, and what the engine does once it is written."""
+    """The rows for the store, and the effects for the engine after the commit."""
 
     instance: InstanceRow
     after: int  # the decision that this one is based on; 0 creates the instance
@@ -150,6 +152,6 @@ class Decision(Struct, gc=False):
     ended: ChainEnd | None = None  # the chain of runs ended in this decision
     sends: Sequence[Send] = ()
     taken_sends: Sequence[int] = ()  # keys of the sends that were received with this decision
-    notifications: Sequence[tuple[str, Any]] = ()  # (topic, value) for those who wait for that topic of this instance
+    notifications: Sequence[tuple[str, Any]] = ()  # (topic, value) for the waiters of that topic of this instance
     withdrawn: Sequence[str] = ()  # activity tasks whose attempts are over, which their workers do not know yet
     wake_moved: bool = False  # `next_wake` differs from before

@@ -1,4 +1,4 @@
-"""What every error that Backstay raises is, whichever part of it says so."""
+"""The base class of all errors that Backstay raises."""
 
 from __future__ import annotations
 

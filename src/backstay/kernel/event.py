@@ -1,7 +1,7 @@
 """Events: facts of a run, past tense, never edited.
 
 An event's fields are the payload keys of the contract, literally. Beside the payload a record keeps a compact
-*context* (which task, attempt, owner or command caused it, and what the code had seen when it decided), from which
+*context* (which task, attempt, owner or command caused it, and the last event that the code had seen), from which
 the wire and exports produce the literal snapshots. Each record's checksum covers the one before it.
 """
 
@@ -30,7 +30,7 @@ class StepEvent(Event, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Context(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What caused an event. `decided_after` is the history sequence that the deciding code had seen."""
+    """The cause of an event. `decided_after` is the history sequence that the deciding code had seen."""
 
     decided_after: int | None = None
     task_id: str | None = None

@@ -27,7 +27,7 @@ class Diagnostics(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Failure(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What travels from a raising `activity` or workflow to history and back."""
+    """The record of an exception on its way from an activity or workflow to history and back."""
 
     message: str
     exception_type: str | None = None  # the durable alias

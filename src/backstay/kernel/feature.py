@@ -1,7 +1,7 @@
-"""What a feature is: one module that holds its commands, events, decisions, folds, expectations and replay rule.
+"""A feature: one module with its commands, events, decisions, folds, expectations and replay rule.
 
 A feature hands the machine its tables and hooks, in sections. Adding a feature is adding a file and its name in
-`machine.FEATURES`: the machine merges the tables once, and calls no feature by name.
+`feature_list.FEATURES`: the machine merges the tables once, and calls no feature by name.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.failure import Failure
 from backstay.kernel.limits import Breach
 from backstay.kernel.message import Message
+from backstay.kernel.operator_command import OperatorCommand
 from backstay.kernel.send import OutboxMessage
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Resume, Task
@@ -32,16 +33,16 @@ class CommandRule(NamedTuple):
 
 
 class TaskRule(NamedTuple):
-    """What is special about one kind of task."""
+    """The rules of one kind of task."""
 
     serves: Callable[[Instance, Task], bool]
     """Whether the task is for something that is open."""
     assign: Callable[[Instance, Task], Any]
-    """What the worker gets with the leased task."""
+    """The data for the worker with the leased task."""
     lost: Callable[[Turn, Task, bool], None]
-    """What follows when a lease ends without a report. The flag says whether work may have begun."""
+    """The decision when a lease ends without a report. The flag says whether work may have begun."""
     claimed: Callable[[Turn, Task], None] | None = None
-    """What is recorded when the task is leased."""
+    """The record when the task is leased."""
     stray: Callable[[Turn, Task], None] | None = None
     """How to correct a row that serves nothing, instead of deleting it. It may change no other row."""
 
@@ -59,7 +60,7 @@ class Deadline(NamedTuple):
     after_clock_change: Callable[[Instance, Any, Micros], Micros] | None = None
     """When it is due instead if the clock was set back; without this rule, its length from now."""
     silence: bool = False
-    """Whether it measures the silence of a worker, which may only have been unable to reach the engine."""
+    """Whether it measures the silence of a worker, which may also be unable to reach the engine."""
 
 
 class Value(Struct, frozen=True, gc=False):
@@ -87,7 +88,7 @@ Outcome = Value | Plain | Thrown
 
 
 class Shape(NamedTuple):
-    """What kind of step an event belongs to, and the one detail that must not change under a run."""
+    """The kind of step of an event, and the one detail that must not change under a run."""
 
     name: str
     detail: Callable[[Any], object] | None = None
@@ -98,7 +99,7 @@ Fold = Callable[[Run, Any, Recorded], None]
 
 
 class Deciding(Struct, frozen=True, kw_only=True, eq=False):
-    """What a feature does while a message is decided."""
+    """The part of a feature in the decision of a message."""
 
     messages: Mapping[type[Message], Decide] = {}
     commands: Mapping[type[Command], CommandRule] = {}
@@ -108,21 +109,22 @@ class Deciding(Struct, frozen=True, kw_only=True, eq=False):
     deadlines: Mapping[str, Deadline] = {}
     tasks: Mapping[str, TaskRule] = {}
     expect: Callable[[Instance], Iterable[Task]] | None = None
-    """The tasks that must exist for what is open."""
+    """The tasks that must exist for open steps."""
     ensure_task: Callable[[Turn], None] | None = None
     """Create the task for events that wake the code of the run, unless it exists."""
     dispatch: Callable[[Turn, int], bool] | None = None
-    """Dispatch the leaf of this step, which a bounded group had held back; False if the step is another feature's."""
+    """Dispatch the leaf of this step, which waited in a bounded group; False if the step is another feature's."""
     on_group_won: Callable[[Turn, Recorded], None] | None = None
-    """What follows at once when an event ends the first member of a group that has a winner."""
+    """Called when an event ends the first member of a group that has a winner."""
     on_wait_timeout: Callable[[Turn, int], None] | None = None
-    """What follows at once when the timer of the wait at this step fires."""
+    """Called when the timer of the wait at this step fires."""
     on_task_closing: Callable[[Turn, Task], None] | None = None
-    """What the end of a workflow task says about the events it had seen. It is recorded before the task's commands."""
+    """Records at the end of a workflow task which events its code had seen. It is recorded before the task's
+    commands."""
 
 
 class History(Struct, frozen=True, kw_only=True, eq=False):
-    """What the events of a feature mean: for the state, for the code they wake, and for replay."""
+    """The meaning of the events of a feature: for the state, for the code they wake, and for replay."""
 
     evolve: Mapping[type[Event], Fold] = {}
     resume: Mapping[type[Event], Callable[[Run, Any, Recorded], Resume | None]] = {}
@@ -136,14 +138,14 @@ class History(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Lifecycle(Struct, frozen=True, kw_only=True, eq=False):
-    """What a feature does when a run is stopped, ends or is continued, and whether it holds the run up."""
+    """The part of a feature when a run is stopped, ends or continues, and whether it delays that."""
 
     cancel: Callable[[Turn], None] | None = None
-    """End what is open because the run is being stopped."""
+    """End open steps because the run is being stopped."""
     on_close: Callable[[Turn], None] | None = None
-    """What follows right after a terminal event."""
+    """Called right after a terminal event."""
     after_close: Callable[[Turn], None] | None = None
-    """What a closed run leads to, once every `on_close` was called: its next run may open."""
+    """Called for a closed run after every `on_close`: its next run may open."""
     carry: Callable[[Run], Iterable[tuple[int, Event, Context]]] | None = None
     """The events that the next run of the chain begins with, each with its sequence in the history of this run."""
     allows_tasks: Callable[[Run], bool] | None = None
@@ -156,13 +158,13 @@ class Sends(Struct, frozen=True, kw_only=True, eq=False):
     """The outbox messages that a feature receives from other instances, and the answers it waits for."""
 
     kind: InstanceKind = "workflow"
-    """Which kind of instance receives the sends below."""
+    """The kind of instance that receives the sends below."""
     receive: Mapping[type[OutboxMessage], Callable[[Turn, Any], None]] = {}
     """The function that decides each kind of outbox message when it is delivered."""
     unanswered: Callable[[Run], int] | None = None
     """How many other instances owe this run an answer."""
     resend: Callable[[Turn], None] | None = None
-    """Send those instances once more what they have not answered."""
+    """Repeat the unanswered sends to those instances."""
 
 
 class Compatibility(Struct, frozen=True, kw_only=True, eq=False):
@@ -171,7 +173,7 @@ class Compatibility(Struct, frozen=True, kw_only=True, eq=False):
     infer: Callable[[Turn, Task, list[Command]], list[Command]] | None = None
     """The commands of a completion, in full."""
     acknowledged: Callable[[Turn, Task], None] | None = None
-    """What follows when the worker has seen all events and goes on waiting."""
+    """Called when the worker has seen all events and still waits."""
 
 
 class Feature(Struct, frozen=True, kw_only=True, eq=False):
@@ -182,7 +184,9 @@ class Feature(Struct, frozen=True, kw_only=True, eq=False):
     sends: Sends = Sends()
     compatibility: Compatibility = Compatibility()
     words: Mapping[type[Event], Words] = {}
-    """What each event is about, and its line of text."""
+    """The subject of each event, and its line of text."""
+    operator: tuple[OperatorCommand, ...] = ()
+    """The commands that operators send to runs."""
 
 
 def nothing_to_check(turn: Turn, command: Any) -> None:

@@ -3,8 +3,8 @@
 A leaf that fails wakes the run at once; a leaf that succeeds wakes it only if it was the last of every group around it.
 A group may bound how many of its leaves are in flight: the others are scheduled, and dispatched as earlier ones close.
 
-A group may be larger than what a run may have open. Then its code schedules it in *windows*: a number of leaves at
-first, and more whenever half of the window has closed, which also wakes the run.
+A group may be larger than the limit of open steps of a run. Then its code schedules it in *windows*: a number of leaves
+at first, and more whenever half of the window has closed, which also wakes the run.
 
 An outermost group may be a *selection*: its leaves belong to members, and the end of each member wakes the run. The
 first member that ends wins.
@@ -56,7 +56,7 @@ def topology(path: Path) -> list[tuple[str, int]]:
 
 
 class Leaf(Protocol):
-    """What a feature keeps of an open leaf."""
+    """The state that a feature keeps for an open leaf."""
 
     def dispatched(self, run: Run, at: Micros) -> None:
         """The group no longer holds the leaf back: its task may be created from now on."""

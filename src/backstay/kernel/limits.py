@@ -33,21 +33,21 @@ class Breach(Struct, frozen=True):
         return f"{passed}; {_ADVICE[self.kind]}"
 
 
-_FEWER = "wait for some of them before the code asks for more: one gather() does so by itself, several at a time do not"
+_FEWER = "wait for some of them before the code starts more: one gather() does this by itself, several at once do not"
 _ADVICE = {
-    "payload_size": "store what is so large elsewhere, and pass on where it is",
-    "max_body_bytes": "store what is so large elsewhere, or let the server take more: its setting max_body_bytes",
-    "memo_size": "keep less in the memo",
-    "search_attribute_size": "keep less in the search attributes",
+    "payload_size": "store the large value elsewhere, and pass a reference to it",
+    "max_body_bytes": "store the large value elsewhere, or raise the setting max_body_bytes of the server",
+    "memo_size": "store less in the memo",
+    "search_attribute_size": "store less in the search attributes",
     "pending_activity_count": _FEWER,
     "pending_timer_count": _FEWER,
     "pending_child_count": _FEWER,
-    "pending_signal_count": "send it again when the workflow has taken some",
-    "pending_update_count": "send it again when the workflow has answered some",
+    "pending_signal_count": "send it again after the workflow has received some",
+    "pending_update_count": "send it again after the workflow has completed some",
     "command_batch_size": _FEWER,
-    "history_length": "let the workflow go on with continue_as_new() before its history is so long",
+    "history_length": "call continue_as_new() before the history gets so long",
 }
-"""What to do about each limit."""
+"""The advice for each limit."""
 
 
 def over_count(kind: str, value: int, configured: int) -> Breach | None:

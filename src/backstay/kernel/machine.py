@@ -17,39 +17,8 @@ from backstay.kernel.command import Command
 from backstay.kernel.decision import ChainEnd, Decision, InstanceRow, TaskChange
 from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded, StepEvent
 from backstay.kernel.feature import CommandRule, Feature, Outcome, Shape, TaskRule
-from backstay.kernel.features import (
-    activity,
-    archive,
-    cancel,
-    child,
-    close,
-    condition,
-    continue_as_new,
-    deadline,
-    delivery,
-    failures,
-    lease,
-    local_activity,
-    memo,
-    message_stream,
-    pause,
-    reconcile,
-    repair,
-    retry_now,
-    schedule,
-    search,
-    select,
-    side_effect,
-    signal,
-    signal_with_start,
-    standalone,
-    start,
-    stream,
-    timer,
-    update,
-    version,
-    workflow_task,
-)
+from backstay.kernel.feature_list import FEATURES
+from backstay.kernel.fleet import NO_FLEET, LiveFleet
 from backstay.kernel.groups import Groups
 from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.message import Message, Refused
@@ -59,45 +28,6 @@ from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Expected, Lease, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Ids, Micros
-
-FEATURES: tuple[Feature, ...] = (
-    start.FEATURE,
-    close.FEATURE,
-    continue_as_new.FEATURE,
-    deadline.FEATURE,
-    lease.FEATURE,
-    failures.FEATURE,
-    workflow_task.FEATURE,
-    child.FEATURE,  # before all that may be in a group with it: see its `cancel`
-    activity.FEATURE,
-    standalone.FEATURE,
-    local_activity.FEATURE,
-    timer.FEATURE,
-    delivery.FEATURE,
-    side_effect.FEATURE,
-    version.FEATURE,
-    memo.FEATURE,
-    search.FEATURE,
-    signal.FEATURE,
-    signal_with_start.FEATURE,
-    message_stream.FEATURE,
-    condition.FEATURE,
-    select.FEATURE,
-    update.FEATURE,
-    cancel.FEATURE,
-    pause.FEATURE,
-    retry_now.FEATURE,
-    archive.FEATURE,
-    reconcile.FEATURE,
-    repair.FEATURE,
-    schedule.FEATURE,
-    schedule.ACTION,
-    stream.FEATURE,
-    stream.OUTPUT,
-)
-
-
-NOTHING_DEPLOYED: Mapping[str, str | None] = {}
 
 
 class Machine:
@@ -171,7 +101,8 @@ class Machine:
         resume = _merge(features, lambda f: f.history.resume)
         own_task = _merge(features, lambda f: f.history.own_task)
         self.step_kinds = {kind for kind in evolve if issubclass(kind, StepEvent)}
-        # One look-up per event instead of five: its fold, whether it is a step, whom it wakes, its own task, its name's length.
+        # One look-up per event instead of five: its fold, whether it is a step, the code that it wakes, its own task,
+        # its name's length.
         self._plans = {
             kind: (fold, kind in self.step_kinds, resume.get(kind), own_task.get(kind), len(kind.__name__))
             for kind, fold in evolve.items()
@@ -198,9 +129,9 @@ class Machine:
         self._infer = [c.infer for c in compatibility if c.infer is not None]
         self._acknowledged = [c.acknowledged for c in compatibility if c.acknowledged is not None]
 
-    def begin(self, instance: Instance, ids: Ids, deployed: Mapping[str, str | None] = NOTHING_DEPLOYED) -> Turn:
-        """Begin a turn for an instance. `deployed`: the fingerprint of each workflow type's definition, as of now."""
-        return Turn(self, instance, ids, deployed)
+    def begin(self, instance: Instance, ids: Ids, fleet: LiveFleet = NO_FLEET) -> Turn:
+        """Begin a turn for an instance. `fleet`: the workers, as of now."""
+        return Turn(self, instance, ids, fleet)
 
     def decide(self, turn: Turn, message: Message, now: Micros) -> Any:
         """Decide one more message, and return the reply. One that is refused leaves the turn as it was.
@@ -303,11 +234,11 @@ class Machine:
         return self.tasks[task.kind].serves(instance, task)
 
     def lease_lost(self, turn: Turn, task: Task, begun: bool = True) -> None:
-        """Decide what follows when a lease has ended and its worker has not reported."""
+        """Decide the end of a lease whose worker has not reported."""
         self.tasks[task.kind].lost(turn, task, begun)
 
     def stray_task(self, turn: Turn, task: Task) -> None:
-        """Correct the row of a task that serves nothing, most often because what it was for has closed."""
+        """Correct the row of a task without a purpose, most often because its step has closed."""
         rule = self.tasks[task.kind].stray
         if rule is None:
             turn.drop_task(task.id)
@@ -338,12 +269,12 @@ class Machine:
             rule(turn)
 
     def run_closed(self, turn: Turn) -> None:
-        """Close what a run leaves open, right after its terminal event; then do what its end leads to."""
+        """Close the open steps of a run right after its terminal event; then apply the consequences of its end."""
         for rule in self._close:
             rule(turn)
 
     def before_commands(self, turn: Turn, task: Task) -> None:
-        """Record what a workflow task that ends had seen, before its commands are applied."""
+        """Record the events that an ending workflow task had seen, before its commands are applied."""
         for closing in self._on_task_closing:
             closing(turn, task)
 
@@ -404,7 +335,7 @@ class Machine:
             self._find_ready(turn)
 
     def _follow(self, turn: Turn) -> None:
-        """Bring the tasks in line with what the message recorded, and find those that are ready."""
+        """Bring the tasks in line with the new events, and find those that are ready."""
         instance = turn.instance
         run = instance.run
         if run is not None:
@@ -435,17 +366,17 @@ class Machine:
         return run.is_open and any(rule(run) for rule in self._waits_externally)
 
     def resolve(self, turn: Turn, entry: Recorded) -> None:
-        """Decide what follows when the event just recorded has ended the first member of a group that has a winner."""
+        """Decide the consequences if the last event has ended the first member of a group that has a winner."""
         for resolve in self._on_group_won:
             resolve(turn, entry)
 
     def timed_out(self, turn: Turn, step: int) -> None:
-        """Decide what follows when the timer of a wait has fired."""
+        """Decide the consequences of the timer of a wait."""
         for timed_out in self._on_wait_timeout:
             timed_out(turn, step)
 
     def acknowledged(self, turn: Turn, task: Task) -> None:
-        """Decide what follows when a worker that does not number its steps has seen all events and goes on waiting."""
+        """Decide the consequences when a worker that does not number its steps has seen all events and still waits."""
         for acknowledged in self._acknowledged:
             acknowledged(turn, task)
 
@@ -465,8 +396,8 @@ class Machine:
     def _find_ready(self, turn: Turn) -> None:
         """Look at the tasks that were changed, and leave those that are ready on the turn.
 
-        A row that serves nothing is corrected instead (`stray`), which changes no other row. A row that this turn made
-        serves what it was made for.
+        A row without a purpose is corrected instead (`stray`), which changes no other row. A row that this turn made
+        has its purpose.
         """
         instance = turn.instance
         tasks = instance.tasks

@@ -9,6 +9,23 @@ from typing import Any
 
 from msgspec import Struct
 
+from backstay.kernel.event import Recorded
+
+
+class EarlierRun(Struct, frozen=True, kw_only=True):
+    """A run before the current one, as the shell has read it for a command that names it.
+
+    `commands` is its last command sequence on disk, read while the instance was `loaded_from` this decision: whether the run was
+    given another since then, the instance knows itself. `history`: if the command changes the run.
+    """
+
+    key: int
+    run_id: str
+    number: int
+    commands: int
+    loaded_from: int
+    history: list[Recorded] = []
+
 
 class Message(Struct, frozen=True, kw_only=True, gc=False):
     """Base of all messages to one workflow instance."""
@@ -20,6 +37,10 @@ class Message(Struct, frozen=True, kw_only=True, gc=False):
 
     def with_record(self, record: Any) -> Message:
         """This message with the record that was found."""
+        return self
+
+    def beside_owner(self) -> Message:
+        """This message where another process owns the instance by the time it is decided."""
         return self
 
 

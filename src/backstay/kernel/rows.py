@@ -57,5 +57,6 @@ def instance_row(instance: Instance, unanswered: int, waits_externally: bool) ->
         instance.reserved_at,
         int(waits_externally),
         unanswered,
+        instance.attempts,
         tuple(instance.buffered_events) if instance.buffered_events else (),
     )

@@ -1,9 +1,8 @@
 """Sends: messages from one instance to another, which never share a transaction.
 
 A send is a row that the sender's commit writes and the receiver's commit deletes. Sends of one sender are received in
-their order. Every outbox message may be received twice, and the second time has no effect, because what it causes is
-recorded in the receiver's history under an id of its own. So a send can be repeated whenever it is not certain that it
-arrived.
+their order. Every outbox message may be received twice. The second time has no effect, because the receiver's history
+has its effect under an id of its own. So a send can be repeated whenever it is not certain that it arrived.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ class OutboxMessage(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asked_request_ids(self) -> Collection[str]:
-        """The request ids of signals after which the sender asks: does the receiver have a record of them?"""
+        """The request ids of signals that the sender wants confirmed: does the receiver have a record of them?"""
         return ()
 
     def with_definition(self, define: Callable[[Any, str], Any]) -> OutboxMessage:
-        """This message with the definition of its workflow type, which `define` knows where the message arrives."""
+        """This message with the definition of its workflow type, which `define` provides at the receiver."""
         return self
 
 

@@ -1,6 +1,6 @@
 """Worker sessions: a series of activities that one worker runs, because it keeps something between them.
 
-The kernel only carries what an activity asks for. The server knows which worker holds a session, and until when.
+The kernel only carries the request of an activity. The server knows which worker holds a session, and until when.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from backstay.kernel.message import Refused
+from backstay.kernel.names import check_name
 
 
 class WorkerSession(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -27,8 +28,9 @@ class WorkerSession(Struct, frozen=True, kw_only=True, omit_defaults=True):
 def check(session: WorkerSession | None) -> None:
     if session is None:
         return
-    if not 1 <= len(session.session_id) <= 255:
-        raise _invalid("session_id", "session_id must have 1 to 255 characters")
+    check_name(session.session_id, "worker_session.session_id", "invalid_worker_session")
+    check_name(session.queue or None, "worker_session.queue", "invalid_worker_session")
+    check_name(session.connection or None, "worker_session.connection", "invalid_worker_session")
     for name in ("lease_seconds", "ttl_seconds", "max_concurrent_activities"):
         if not 1 <= getattr(session, name) <= 10**9:
             raise _invalid(name, f"{name} must be between 1 and 10^9")

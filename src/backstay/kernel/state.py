@@ -1,8 +1,8 @@
-"""State: what a workflow instance is right now, folded from its history, its own row and its task rows.
+"""State: the present of a workflow instance, folded from its history, its own row and its task rows.
 
 `Run` is the fold of a history and nothing else, so it can be discarded at any time and folded again. Each feature keeps
-its own *part* of a run, which no other feature writes. `Instance` adds what is stored beside history: the guard,
-counters, the cursor and the tasks.
+its own *part* of a run, which no other feature writes. `Instance` adds the state that is stored beside history: the
+guard, counters, the cursor and the tasks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from backstay.kernel.values import PARTITIONS, Ids, InstanceKind, Micros, Routin
 P = TypeVar("P")
 
 Moment = tuple[Micros, str, int | str]
-"""A deadline on an agenda: its time, its kind, and the id of what it is for."""
+"""A deadline on an agenda: its time, its kind, and the id of its subject."""
 
 OPEN = ("pending", "waiting")
 
@@ -110,12 +110,15 @@ class Instance:
     """An instance: durable identity, its current run, and the rows beside history."""
 
     __slots__ = (
+        "attempts",
         "buffered_events",
         "command_sequence",
         "cursor",
+        "earlier_commands",
         "exists",
         "key",
         "last_decision",
+        "loaded_from",
         "missing_tasks",
         "namespace",
         "needs_reconcile",
@@ -136,13 +139,19 @@ class Instance:
         self.exists = False
         self.reserved_at: Micros | None = None
         self.last_decision = 0  # the last decision applied: the guard
+        self.loaded_from = 0  # the last decision when its rows were read; 0: it was created here
         self.command_sequence = 0
+        # The last command sequence of runs before the current one, by key, as far as it was given since the rows were read.
+        self.earlier_commands: dict[int, int] | None = None
         self.cursor = 0  # history sequence up to which a closed ordinary workflow task has seen the run
+        self.attempts = (
+            0  # how often the ordinary workflow task after the cursor was leased, whether or not it has a row
+        )
         self.next_wake: Micros | None = None
         self.run: Run | None = None
         self.tasks: dict[str, Task] = {}
-        self.running_task: str | None = None  # the leased workflow task, which code is in the middle of
-        # Events that were accepted while code was in the middle of a task. They are recorded after what it decides.
+        self.running_task: str | None = None  # the leased workflow task, whose code is running
+        # Events that were accepted while code was in the middle of a task. They are recorded after its decisions.
         self.buffered_events: list[tuple[Event, Context]] = []
         # How many task rows were not found that its own row counts. Below zero: rows that it does not count.
         self.missing_tasks = 0
@@ -150,7 +159,7 @@ class Instance:
 
     @property
     def partition(self) -> int:
-        """Which partition its keys, and those of its runs and sends, end with."""
+        """The partition at the end of its keys and those of its runs and sends."""
         return self.key % PARTITIONS
 
     def next_run(self, ids: Ids, run_id: str | None = None) -> Run:
@@ -161,6 +170,8 @@ class Instance:
         """Keep a task row, new or changed."""
         self.tasks[task.id] = task
         if task.kind == "workflow":
+            if task.attempt > self.attempts and task.history_limit is None:
+                self.attempts = task.attempt
             if task.state == "leased":
                 self.running_task = task.id
             elif self.running_task == task.id:

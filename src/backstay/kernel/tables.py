@@ -1,7 +1,7 @@
-"""What a turn, and with it a feature, asks of the machine: the tables of all features, merged.
+"""The interface of the machine for turns and features: the tables of all features, merged.
 
 Features import `Turn`, a turn knows this protocol, and only the machine, which implements it, imports the features. So
-a feature reaches all others through what they have in common, and no import leads back from it to all of them.
+a feature reaches all others through their common interface, and imports none of them.
 """
 
 from __future__ import annotations

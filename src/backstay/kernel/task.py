@@ -1,8 +1,8 @@
 """Tasks: work for a worker under a lease. `ready` → `leased` → closed; `failed` waits for its backoff or a repair.
 
-The row is transport, not truth: history says what must happen, and `Machine.expect` derives from it which rows must
-exist. A lease is a fencing token (task, owner, attempt). A lease without `until` belongs to a worker inside the
-engine's own process and ends with it; the next engine recognises it by the *incarnation* in its owner.
+The row is transport, not truth: `Machine.expect` derives from history which rows must exist. A lease is a fencing token
+(task, owner, attempt). A lease without `until` belongs to a worker inside the engine's own process and ends with it;
+the next engine recognises it by the *incarnation* in its owner.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from msgspec import Struct, field
 
 from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import Micros, Routing
+
+SUSPECT = 2  # crashes in a row
 
 TaskKind = Literal["workflow", "activity"]
 
@@ -45,6 +47,9 @@ class Resume(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 START = Resume()
 
 
+NO_HISTORY = "no typed history"  # the recorded event types of a step that history has no event of
+
+
 class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Why a workflow task failed without failing its run. The fields are those of the contract."""
 
@@ -62,6 +67,19 @@ class Block(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     resolution_error: str | None = None
     difference: list[tuple[str, str]] = []
     fingerprint: str | None = None  # of the definition that was blocked
+    # The worker whose code was blocked.
+    worker: str | None = None
+    host: str | None = None
+    build: str | None = None
+
+    @property
+    def blocked_by(self) -> str | None:
+        """The worker whose code was blocked, as people read it."""
+        if self.worker is None:
+            return None
+        details = [self.host and f"host {self.host}", self.build and f"build {self.build}"]
+        told = ", ".join(detail for detail in details if detail)
+        return f"worker {self.worker} ({told})" if told else f"worker {self.worker}"
 
 
 class Lease(Struct, frozen=True, kw_only=True, gc=False):
@@ -99,9 +117,22 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     step: int | None = None  # the activity's step
     session: WorkerSession | None = None  # the worker session that it must run in
     block: Block | None = None
-    crashes: int = 0  # leases of a workflow task in a row that ended without a report
+    # The definitions whose code was blocked on this task, and the last block. Workers with other definitions may have it.
+    tried: tuple[str, ...] = ()
+    last_block: Block | None = None
+    crashes: int = 0  # leases in a row that ended without a report; of an activity, history counts them
     repair_count: int = 0
     repair_available_at: Micros | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether no code that is there now can go on with it: it waits for another definition, or for a repair."""
+        return self.state == "failed" and self.block is not None and self.block.replay_blocked
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may have killed its workers: it was lost with more than one of them in a row."""
+        return self.crashes >= SUSPECT
 
     def is_due(self, now: Micros) -> bool:
         """Whether a worker may have the task now. A task without a pause is due even if the clock was set back
@@ -110,7 +141,7 @@ class Task(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Expected(NamedTuple):
-    """What must exist so that an instance goes on: its tasks by id, and its earliest deadline."""
+    """The rows that an instance needs to continue: its tasks by id, and its earliest deadline."""
 
     tasks: dict[str, Task]
     next_wake: Micros | None

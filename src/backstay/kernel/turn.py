@@ -8,7 +8,7 @@ it and folded again from history. Features therefore check everything they can r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import NO_CONTEXT, Context, Event, Recorded, encode, encode_context, record
+from backstay.kernel.fleet import LiveFleet
 from backstay.kernel.groups import Groups
-from backstay.kernel.message import Refused
+from backstay.kernel.message import EarlierRun, Refused
 from backstay.kernel.send import OutboxMessage, Send
 from backstay.kernel.task import Lease, Task
 from backstay.kernel.values import Ids, Micros, command_id
@@ -72,12 +73,12 @@ class Turn:
         "commands",
         "context",
         "created_tasks",
-        "deployed",
         "due_task",
         "encoded",
         "encoding",
         "events",
         "features",
+        "fleet",
         "granted",
         "ids",
         "indexed",
@@ -97,17 +98,14 @@ class Turn:
         "withdrawn",
     )
 
-    def __init__(
-        self, machine: FeatureTables, instance: Instance, ids: Ids, deployed: Mapping[str, str | None]
-    ) -> None:
-        """`deployed`: the fingerprint of the definition of each workflow type that workers have now."""
+    def __init__(self, machine: FeatureTables, instance: Instance, ids: Ids, fleet: LiveFleet) -> None:
         self.features = machine
         self.instance = instance
         # The current run. An instance that was only reserved has none, and no feature reads it then.
         self.run: Run = instance.run  # type: ignore[assignment]
         self.now: Micros = 0
         self.ids = ids
-        self.deployed = deployed
+        self.fleet = fleet
         self.after = instance.last_decision  # the decision that this turn is based on
         self.context = NO_CONTEXT  # the cause of the events that are recorded next
         self.encoded = NO_CONTEXT  # the last context that was encoded, and its bytes
@@ -294,15 +292,27 @@ class Turn:
         )
 
     def command(
-        self, command_type: str, *, outcome: str | None, source: str, status: str = "accepted", **more: Any
+        self,
+        command_type: str,
+        *,
+        outcome: str | None,
+        source: str,
+        status: str = "accepted",
+        of: EarlierRun | None = None,
+        **more: Any,
     ) -> CommandRecord:
-        """Record a command in the audit trail, with the next command sequence of the current run.
+        """Record a command in the audit trail, with the next command sequence of the current run, or of an earlier one.
 
         Without a run it has no number, and belongs to the instance alone.
         """
         instance = self.instance
         run = instance.run
-        if run is None:
+        if of is not None:
+            if instance.earlier_commands is None:
+                instance.earlier_commands = {}
+            sequence = instance.earlier_commands[of.key] = of.commands + 1
+            key, id = of.key, command_id(of.run_id, sequence)
+        elif run is None:
             key, id, sequence = None, self.ids.ulid(), None
         else:
             instance.command_sequence += 1
@@ -361,7 +371,7 @@ class Turn:
         self.instance.run = self.run = run
         self.due_task = None
         self.instance.command_sequence = 0
-        self.instance.cursor = 0
+        self.instance.cursor = self.instance.attempts = 0
         self.runs_started = (*self.runs_started, run.key)
         self.reindex = True
 

@@ -46,7 +46,7 @@ def moment(at: Micros) -> datetime:
 
 
 def instance_kind(namespace: str) -> InstanceKind:
-    """What the instances of a namespace are: workflows, or by its suffix schedules or streams."""
+    """The kind of instances of a namespace: workflows, or by its suffix schedules or streams."""
     if "/" not in namespace:
         return "workflow"
     return "schedule" if namespace.endswith(SCHEDULES) else "stream"

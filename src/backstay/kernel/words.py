@@ -1,4 +1,4 @@
-"""The words of a history: for each event what it is about, and the line that says it to people.
+"""The words of a history: for each event its subject, and its line of text.
 
 Every feature brings the words of its events (`Feature.words`); the command line and the JSON of a run take kind and
 text from there. Words are pure. A `Format` prints times and payloads, and the `Story` of a run knows what happened
@@ -17,7 +17,8 @@ Tone = Literal["plain", "title", "good", "success", "retry", "bad", "quiet"]
 
 
 class About(NamedTuple):
-    """What an event is about. `source` is the contract's name of the thing, `id` and `name` are fields of the event."""
+    """The subject of an event. `source` is the contract's name of the thing, `id` and `name` are fields of the
+    event."""
 
     kind: str
     source: str
@@ -98,7 +99,7 @@ class OpenStep:
         self.outside = False  # it waits for something from outside the run
 
     def waits(self, form: Format, now: Micros) -> str:
-        """What the run waits for at this step."""
+        """The wait of the run at this step."""
         if self.outside:
             until = "" if self.fires_at is None else f", until {form.moment(self.fires_at)}"
             return f"{self.name}, for {form.span(now - self.scheduled_at)}{until}"
@@ -115,7 +116,7 @@ class OpenStep:
 
 
 class Story:
-    """A run up to the event that is being told: when it began, which steps are open, what failed last.
+    """A run up to the event in words: its begin, its open steps, its last failure.
 
     The phrase of an event reads it and brings it up to date, as a fold does with the state of a run.
     """
@@ -130,7 +131,7 @@ class Story:
         self.at = began
         self.open: dict[int, OpenStep] = {}
         self.closed = False
-        self.event: Event | None = None  # the one that is being told
+        self.event: Event | None = None  # the current event
         self.failed: Event | None = None  # the last one that was a failure
         self.last_failure: tuple[Micros, str] | None = None
 
@@ -186,3 +187,5 @@ class Words(NamedTuple):
 
     about: About
     phrase: Callable[[Story, Any], Phrase]
+    note: Callable[[Any], str | None] | None = None
+    """The author's summary of the call that the event begins."""

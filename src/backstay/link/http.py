@@ -1,6 +1,6 @@
 """A small HTTP/1.1 client: keep-alive connections, one request at a time on each, nothing else.
 
-A reply may take as long as the server was asked to wait. To notice a dead network, a server that has been silent for a while
+A reply may take as long as the wait in its request. To notice a dead network, a server that has been silent for a while
 is pinged on another connection.
 
 Every reply of our server has a length, except one that is sent line by line; a proxy may send chunks. The client is made for
@@ -69,14 +69,14 @@ def origin_of(url: str) -> Origin:
     """Return the parts of a server's address. Raises `ValueError` if it is wrong."""
     parts = urlsplit(url.strip())
     if parts.scheme not in ("http", "https"):
-        raise ValueError(f"{url!r} is no address of a server; write it like http://127.0.0.1:8080")
+        raise ValueError(f"{url!r} is not the address of a server; write it like http://127.0.0.1:8080")
     if not parts.hostname:
         raise ValueError(f"{url!r} names no host; write it like http://127.0.0.1:8080")
     if parts.query or parts.fragment or parts.username:
-        # What more there is may be a password.
+        # The rest may be a password.
         shown = f"{parts.scheme}://{parts.hostname}"
         raise ValueError(
-            f"what is before or after {shown!r} is no part of a server's address; give a token with token=..."
+            f"what is before or after {shown!r} is not part of a server's address; give a token with token=..."
         )
     base = parts.path.rstrip("/").removesuffix("/api")
     return Origin(parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80), base)
@@ -115,7 +115,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._client.heard = time.monotonic()
         if self._reply is None:
-            self.close()  # nobody has asked for anything
+            self.close()  # no request is under way
             return
         try:
             if self._feed is not None:
@@ -214,11 +214,22 @@ class _Connection(asyncio.Protocol):
 class HttpClient:
     """An HTTP client for one server, on the event loop of its callers."""
 
-    def __init__(self, url: str, headers: dict[str, str], most: int = LIMIT, *, patience: float | None = None) -> None:
-        """`most`: the most bytes of one reply. `patience`: seconds to connect, and of silence until the server is pinged."""
+    def __init__(
+        self,
+        url: str,
+        headers: dict[str, str],
+        most: int = LIMIT,
+        *,
+        patience: float | None = None,
+        sign: Callable[[str, bytes], str] | None = None,
+    ) -> None:
+        """`most`: the most bytes of one reply. `patience`: seconds to connect, and of silence until the server is pinged.
+
+        `sign`: called with the path and the body of each request when it is sent, for a header line that is valid once."""
         self.origin = origin_of(url)
         self.most = most
         self._patience = patience
+        self._sign = sign
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         if not lines.isascii() or lines.count("\n") != len(headers):
             raise ValueError("a token or namespace may hold no line breaks and no characters beyond ASCII")
@@ -240,6 +251,8 @@ class HttpClient:
         """
         connection = await self._connected()
         head = self._heads.get(path) or self._head_of(path)
+        if self._sign is not None:
+            more += self._sign(path, body)
         request = b"%b%d\r\n%b\r\n%b" % (head, len(body), more.encode("latin-1"), body)
         loop = asyncio.get_running_loop()
         alarm = loop.call_later(seconds, connection.give_up)

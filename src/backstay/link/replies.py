@@ -1,14 +1,28 @@
-"""The body of a reply that has no length: chunks, and lines in chunks. Everything is read once, however it arrives."""
+"""Parsing of replies: bodies without a length, in chunks and in lines in chunks, and errors.
+
+A body is read once, however it arrives.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-SIZE_LINE = 1024  # the most bytes of the line before a chunk, which says how long that is
+from backstay.kernel.event import HistoryDamaged
+
+SIZE_LINE = 1024  # the most bytes of the line before a chunk, which has its length
+
+
+def damage_in(said: Mapping[str, Any]) -> HistoryDamaged | None:
+    """The damage of a history in a reply, if it has one."""
+    if said.get("reason") != "history_damaged":
+        return None
+    whose = {"workflow_id": said.get("workflow_id"), "run_id": said.get("run_id")}
+    return HistoryDamaged(0, int(said.get("sequence", 0)), str(said.get("damage", "")), **whose)
 
 
 class ChunkReader:
-    """`take` is called with what is in the chunks, piece by piece."""
+    """`take` is called with the contents of the chunks, piece by piece."""
 
     def __init__(self, take: Callable[[bytes], None]) -> None:
         self._take = take

@@ -1,4 +1,4 @@
-"""Checking an export: whether it is what was written, and, with a key, whether it was written by somebody who has the key.
+"""Checking an export: its checksums and, with a key, its signature.
 
 A file of any spelling is accepted: it is parsed, and its canonical JSON is summed up section by section, so that a large file needs
 little memory beside itself.
@@ -29,7 +29,7 @@ SECTIONS: dict[str, type[Any]] = {
 
 
 class BundleReport(Struct, frozen=True, kw_only=True):
-    """What a check has found. `findings`: everything that is wrong, as (rule, sentence)."""
+    """The result of a check. `findings`: everything that is wrong, as (rule, sentence)."""
 
     status: str  # ok | failed
     findings: list[tuple[str, str]] = []
@@ -54,7 +54,7 @@ class ExportBundle:
     def __init__(self, text: bytes | bytearray | memoryview) -> None:
         try:
             self._members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NoBundle(f"it is not a JSON object: {error}") from None
 
     def close(self) -> None:
@@ -66,7 +66,7 @@ class ExportBundle:
 
     def get(self, name: str) -> Any:
         """A member as plain values."""
-        return json.loads(bytes(self._members[name])) if name in self._members else None
+        return _plain(self._members[name]) if name in self._members else None
 
     def entries(self, name: str) -> Iterator[Any]:
         """The entries of a list, one by one."""
@@ -75,7 +75,7 @@ class ExportBundle:
         except msgspec.MsgspecError:
             raise NoBundle(f"its member {name!r} is no list") from None
         for entry in listed:
-            yield json.loads(bytes(entry))
+            yield _plain(entry)
 
     def canonical(self) -> Iterator[bytes]:
         """The canonical JSON without `integrity`, in pieces."""
@@ -88,15 +88,22 @@ class ExportBundle:
         yield b"{}" if before == b"{" else b"}"
 
 
+def _plain(raw: msgspec.Raw) -> Any:
+    try:
+        return json.loads(bytes(raw))
+    except (ValueError, RecursionError) as error:
+        raise NoBundle(f"a part of it cannot be read: {error}") from None
+
+
 def _pieces(raw: msgspec.Raw) -> Iterator[bytes]:
     try:
         listed = msgspec.json.decode(raw, type=list[msgspec.Raw])
     except msgspec.MsgspecError:
-        yield canonical_text(json.loads(bytes(raw)))
+        yield canonical_text(_plain(raw))
         return
     yield b"["
     for place, entry in enumerate(listed):
-        yield (b"," if place else b"") + canonical_text(json.loads(bytes(entry)))
+        yield (b"," if place else b"") + canonical_text(_plain(entry))
     yield b"]"
 
 
@@ -115,6 +122,8 @@ def check_bundle(bundle: ExportBundle, key: str | None = None) -> BundleReport:
             findings.append(("bundle.section_invalid", f"its member {name!r} is not a {kind.__name__}"))
     workflow: dict[str, Any] = bundle.get("workflow") if _is(bundle, "workflow", dict) else {}
     count = _check_events(bundle, workflow, findings) if _is(bundle, "history_events", list) else 0
+    if bundle.get("history_damage") is not None:
+        findings.append(("bundle.history_damaged", str(bundle.get("history_damage")["message"])))
     integrity: Any = bundle.get("integrity")
     redaction: Any = bundle.get("redaction")
     found = _check_integrity(bundle, integrity, key, findings)
@@ -153,7 +162,7 @@ def _check_events(bundle: ExportBundle, workflow: dict[str, Any], findings: list
             break
     said = workflow.get("last_history_sequence")
     if not findings and said != count:
-        findings.append(("workflow.last_history_sequence_wrong", f"it has {count} events and says that it has {said}"))
+        findings.append(("workflow.last_history_sequence_wrong", f"it has {count} events, but its field says {said}"))
     return count
 
 
@@ -165,7 +174,7 @@ def _check_integrity(
         return {}
     said = cast(dict[str, Any], integrity)
     if said.get("canonicalization") != CANONICAL or said.get("checksum_algorithm") != "sha256":
-        findings.append(("integrity.unsupported", "its checksum is of a kind that is not known"))
+        findings.append(("integrity.unsupported", "its checksum is of an unknown kind"))
         return said
     checksum, signature = sha256(), hmac.new((key or "").encode(), digestmod=sha256)
     for piece in bundle.canonical():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -10,9 +10,10 @@ from backstay.codec import avro
 from backstay.kernel.decision import CommandRecord, Decision, TaskChange
 from backstay.kernel.errors import BackstayError
 from backstay.kernel.machine import Machine
+from backstay.kernel.names import Name
 from backstay.kernel.rows import instance_row, run_row
 from backstay.kernel.state import Instance, Run
-from backstay.kernel.values import Ids, partition_of
+from backstay.kernel.values import MAX_ID, Ids, partition_of, valid_id
 from backstay.protocol.bundle_check import ExportBundle
 from backstay.protocol.bundle_reading import UnreadableEvent, micros, read_events
 
@@ -23,20 +24,23 @@ class CannotImport(ValueError):
 
 def imported(bundle: ExportBundle, machine: Machine, ids: Ids) -> Decision:
     """The whole export in one decision, under new keys."""
-    workflow: dict[str, Any] = bundle.get("workflow")
-    name = workflow["namespace"], workflow["instance_id"]
+    workflow = _workflow(bundle.get("workflow"))
+    name = workflow.namespace, workflow.instance_id
     instance = Instance(ids.key(partition_of(*name)), *name)
-    instance.workflow_type = workflow["workflow_type"]
+    instance.workflow_type = workflow.workflow_type
     instance.exists = True
-    run = instance.run = Run(ids.key(instance.partition), workflow["run_id"], workflow["run_number"])
+    run = instance.run = Run(ids.key(instance.partition), workflow.run_id, workflow.run_number)
     try:
         events = list(read_events(bundle.entries("history_events"), machine.kinds, run.key))
         machine.fold(instance, run, events)
     except UnreadableEvent as error:
         raise CannotImport(str(error)) from error
-    except (BackstayError, KeyError, AttributeError, AssertionError) as error:
+    except (BackstayError, LookupError, AttributeError, AssertionError, TypeError, ValueError) as error:
         raise CannotImport(f"its events do not follow from each other ({error!r})") from error
-    commands = [_command(shown, run.key) for shown in bundle.entries("commands")]
+    try:
+        commands = [_command(shown, run.key) for shown in bundle.entries("commands")]
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
+        raise CannotImport(f"one of its commands cannot be read ({error!r})") from error
     instance.command_sequence = max((command.sequence or 0 for command in commands), default=0)
     instance.cursor = max((entry.context.decided_after or 0 for entry in events), default=0)
     run.wake_events = [event for event in run.wake_events if event[0] > instance.cursor]
@@ -55,6 +59,29 @@ def imported(bundle: ExportBundle, machine: Machine, ids: Ids) -> Decision:
         commands,
         wake_moved=instance.next_wake is not None,
     )
+
+
+class _Workflow(msgspec.Struct, kw_only=True):
+    """The instance and the run of an export."""
+
+    namespace: str
+    instance_id: str
+    run_id: str
+    run_number: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+    workflow_type: Name
+
+
+def _workflow(shown: Any) -> _Workflow:
+    try:
+        found = msgspec.convert(shown, _Workflow)
+    except msgspec.ValidationError as error:
+        raise CannotImport(f"its member 'workflow' cannot be read: {error}") from None
+    for field in ("namespace", "instance_id", "run_id"):
+        if not valid_id(getattr(found, field)):
+            raise CannotImport(
+                f"its {field} {getattr(found, field)[:80]!r} is not valid; use 1 to {MAX_ID} characters out of A-Z a-z 0-9 . _ : ~ -"
+            )
+    return found
 
 
 def _command(shown: dict[str, Any], run: int) -> CommandRecord:

@@ -1,4 +1,4 @@
-"""Reading an export back: the history of a run from the file alone, for somebody who has nothing else of it.
+"""Reading an export back: the history of a run from the file alone.
 
 An export says nothing of a clock that was set back, and nothing of a task whose row was gone. Everything else comes back as it was
 recorded, so the code of a run replays on it as it did.
@@ -35,8 +35,8 @@ def read_events(events: Iterable[dict[str, Any]], kinds: dict[str, type[Event]],
             name = wire.get("type") or wire["event_type"]
             event, context = _event(wire, kinds[name]), _context(wire)
             at = micros(wire["recorded_at"])
-        except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
-            raise UnreadableEvent(f"event {place} ({wire.get('event_type')}) cannot be read: {error!r}") from error
+        except (LookupError, AttributeError, TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+            raise UnreadableEvent(f"event {place} cannot be read: {error!r}") from error
         entry = record(run, wire["sequence"], at, event, context, encode_context(context), checksum)
         checksum = entry.checksum
         yield entry
@@ -67,7 +67,7 @@ def _event(wire: dict[str, Any], kind: type[Event]) -> Event:
             payload[name] = _map(payload[name]["blob"])
     for holder in (payload, payload.get("activity")):
         if holder and isinstance(holder.get("retry_policy"), dict):
-            holder["retry_policy"].setdefault("max_attempts", None)  # not said: there is no end to it
+            holder["retry_policy"].setdefault("max_attempts", None)  # absent: it has no end
     return msgspec.convert(payload, kind, strict=False)
 
 
@@ -101,7 +101,7 @@ def _context(wire: dict[str, Any]) -> Context:
     task: dict[str, Any] = payload.get("task", {})
     command: dict[str, Any] = payload.get("command", {})
     if "source" not in command:
-        command = {}  # explained to operators, who are told which command an event goes back to
+        command = {}  # for operators, to name the command that an event goes back to
     times = {name: micros(task[name]) for name in ("leased_at", "lease_expires_at") if name in task}
     return Context(
         decided_after=wire.get("decided_after"),

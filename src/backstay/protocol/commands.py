@@ -6,15 +6,17 @@ that was rejected is answered with its durable record, not with an error: the cl
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
-from msgspec import Struct
+from msgspec import Struct, defstruct
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.message_stream import MessageReply
-from backstay.kernel.features.repair import Repaired
 from backstay.kernel.features.signal_with_start import SignalWithStartReply
+from backstay.kernel.names import Name
+from backstay.kernel.operator_command import OperatorCommand
+from backstay.kernel.operators import OPERATOR_COMMANDS
 from backstay.kernel.values import Micros
 from backstay.protocol.requests import Request, StartWorkflow
 
@@ -33,7 +35,7 @@ class ToInstance(Request[R], frozen=True, kw_only=True):
     workflow_id: str
     namespace: str = "default"
     run_id: str | None = None
-    request_id: str | None = None
+    request_id: Name | None = None
     fresh: bool = False  # this request id is new, so no record of an earlier attempt has to be looked up
     source: str = "python"
     context: dict[str, Any] = {}
@@ -43,21 +45,21 @@ class AppendMessage(ToInstance[MessageReply], frozen=True, kw_only=True):
     """A message of this id is taken once; `request_id` is made from it."""
 
     stream_name: str
-    message_id: str
+    message_id: Name
     arguments: bytes | None = None
 
 
 class SignalWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
-    signal_name: str
+    signal_name: Name
     arguments: bytes | None = None
     named: dict[str, Any] | None = None
 
 
 class SignalWithStart(Request[SignalWithStartReply], frozen=True, kw_only=True):
     start: StartWorkflow
-    signal_name: str
+    signal_name: Name
     arguments: bytes | None = None
-    request_id: str | None = None
+    request_id: Name | None = None
     fresh: bool = False
 
 
@@ -77,7 +79,7 @@ class UpdateStatus(Struct, frozen=True, kw_only=True):
 
 
 class UpdateWorkflow(ToInstance[UpdateStatus], frozen=True, kw_only=True):
-    update_name: str
+    update_name: Name
     arguments: bytes | None = None
     named: dict[str, Any] | None = None
     wait_for: WaitFor = "completed"
@@ -103,7 +105,7 @@ class QueryResult(Struct, frozen=True, kw_only=True):
 
 class QueryWorkflow(Request[QueryResult], frozen=True, kw_only=True):
     workflow_id: str
-    query_name: str
+    query_name: Name
     namespace: str = "default"
     run_id: str | None = None
     arguments: bytes | None = None
@@ -111,37 +113,19 @@ class QueryWorkflow(Request[QueryResult], frozen=True, kw_only=True):
     after_signals: bool = False  # wait until signals accepted earlier have been applied, and show their effect
 
 
-class CancelWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
-    reason: str | None = None
+class OperatorRequest(ToInstance[Any], frozen=True, kw_only=True):
+    """An operator command to an instance. `OPERATOR` has one class for each, with the fields of its declaration."""
 
 
-class TerminateWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
-    reason: str | None = None
+def _request(command: OperatorCommand) -> type[OperatorRequest]:
+    fields = [(field.name, str | None, None) for field in command.fields]
+    made = defstruct(command.request, fields, bases=(OperatorRequest,), module=__name__, frozen=True, kw_only=True)
+    made.__doc__ = command.about()
+    return cast(type[OperatorRequest], made)
 
 
-class PauseWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
-    reason: str | None = None
-
-
-class UnpauseWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
-    reason: str | None = None
-
-
-class RetryActivityNow(ToInstance[CommandReply], frozen=True, kw_only=True):
-    """End the backoff of an activity; without an id, of every activity of the run that backs off."""
-
-    activity_execution_id: str | None = None
-    reason: str | None = None
-
-
-class ArchiveWorkflow(ToInstance[CommandReply], frozen=True, kw_only=True):
-    """Any closed run of the instance may be named."""
-
-    reason: str | None = None
-
-
-class RepairWorkflow(ToInstance[Repaired], frozen=True, kw_only=True):
-    """Create the tasks and wakes that history expects and that are missing, and retry failed tasks."""
+OPERATOR: dict[str, type[OperatorRequest]] = {name: _request(command) for name, command in OPERATOR_COMMANDS.items()}
+"""The request of each operator command, by the name of the command. Its reply is that of the declaration."""
 
 
 class Inquiry(Struct, frozen=True, kw_only=True):

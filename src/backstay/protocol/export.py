@@ -20,7 +20,7 @@ from backstay.kernel.features.activity import ActivityScheduled
 from backstay.kernel.features.archive import WorkflowArchived
 from backstay.kernel.features.close import WorkflowCompleted
 from backstay.kernel.features.memo import MemoUpserted
-from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.start import WorkflowDefinitionAdopted, WorkflowStarted, started_of
 from backstay.kernel.features.timer import TimerEvent
 from backstay.kernel.values import CODEC, Micros
 from backstay.kernel.views import failures as failure_views
@@ -29,10 +29,12 @@ from backstay.kernel.views import messages as message_views
 from backstay.kernel.views.activities import ActivityFold, ActivityView
 from backstay.kernel.views.timers import timers
 from backstay.kernel.views.waits import Waits, back, wait_order
+from backstay.protocol.damaged_run import about_damage, evidence
 from backstay.protocol.export_file import AS_IT_IS, IN_MEMORY, STEP, ExportFile, Exporting, canonical_text, spooled
 from backstay.protocol.history import iso, operator_event
 from backstay.protocol.payloads import envelope
 from backstay.protocol.plain import plain
+from backstay.protocol.remains import Remains
 from backstay.protocol.requests import Description
 from backstay.protocol.run_detail import (
     BUCKET_OF,
@@ -41,6 +43,7 @@ from backstay.protocol.run_detail import (
     memo,
     shown_activity,
     shown_commands,
+    shown_failure,
     shown_link,
     shown_timer,
     shown_wait,
@@ -68,7 +71,7 @@ class RunExport:
         self._activities = _ActivitiesOnDisk()
         self._waits = Waits()
         self.told: list[Recorded] = []  # events that lists besides activities and waits are made of
-        self._contexts: list[Recorded] = []  # of a closed run: which task each event came from
+        self._contexts: list[Recorded] = []  # of a closed run: the task of each event
         self._opening: list[Recorded] = []
         self._memo: Recorded | None = None
         self._archived: Recorded | None = None
@@ -94,6 +97,8 @@ class RunExport:
             case WorkflowStarted():
                 self._opening.append(entry)
                 self._contexts.append(entry)
+            case WorkflowDefinitionAdopted():
+                self._opening.append(entry)
             case MemoUpserted():
                 self._memo = entry
             case WorkflowArchived():
@@ -105,7 +110,7 @@ class RunExport:
 
     def finish(
         self,
-        found: Description,
+        description: Description,
         commands: list[CommandRecord],
         held: Sequence[tuple[Event, Context]],
         chain: Mapping[str, RunRow],
@@ -114,19 +119,19 @@ class RunExport:
     ) -> Generator[None]:
         """Write everything besides the events. It is done in steps: other work may be done after each.
 
-        `found` describes the run by its state. `held`: events that are accepted and not recorded yet. `chain`: the runs beside
+        `description` describes the run by its state. `held`: events that are accepted and not recorded yet. `chain`: the runs beside
         it. `sources`: where its views are stored.
         """
         sources = PROJECTION_SOURCES | dict(sources)
         row, file = self.row, self.file
         own = [command for command in commands if command.run == row.key]
-        tasks = [view.task for view in found.tasks]
+        tasks = [view.task for view in description.tasks]
         failed = failure_views.failures(self.told, row.run_id, tasks)
         signals = message_views.signals(self.told, own, held)
         updates = message_views.updates(self.told, held)
         self._waits.end(row)
         waits = sorted(self._waits.found.values(), key=wait_order)
-        back(waits, tasks, found.next_wake)
+        back(waits, tasks, description.next_wake)
         yield
         for name, value in {
             "schema": SCHEMA,
@@ -134,24 +139,96 @@ class RunExport:
             "exported_at": iso(exported_at),
             "dedupe_key": f"{row.run_id}:{row.length}",
             "history_complete": row.closed_at is not None,
-            "workflow": self._workflow(found),
+            "history_damage": None,
+            "workflow": self._workflow(
+                description.is_current_run, description.current_run_id, description.current_run_source
+            ),
             "payloads": self._payloads(),
             "selected_run": {
                 **sources,
-                "current_run_id": found.current_run_id,
-                "current_run_source": found.current_run_source,
+                "current_run_id": description.current_run_id,
+                "current_run_source": description.current_run_source,
                 "status": row.status,
-                **run_fields(row, replace(found, exception_count=len(failed))),
+                **run_fields(row, replace(description, exception_count=len(failed))),
                 "exception_count": len(failed),
                 "open_wait_count": sum(wait.status == "open" for wait in waits),
                 "replay_block": replay_block(tasks),
-                "workflow_determinism_source": found.determinism_source,
+                "history_damage": None,
+                "workflow_determinism_source": description.determinism_source,
                 **declared(self._opening),
             },
         }.items():
             file.set(name, value)
-        listed = file.section("activities")
-        attempts = file.section("activity_attempts")
+        yield from self._put_activities()
+        family = lineage_views.lineage(self.told, row.number, chain)
+        lists: dict[str, Iterable[dict[str, Any]]] = {
+            "waits": map(shown_wait, waits),
+            "timers": map(shown_timer, timers(self.told, row, description.next_wake)),
+            "failures": map(shown_failure, failed),
+            "signals": map(plain, signals),
+            "updates": map(plain, updates),
+            "commands": shown_commands([one for one in commands if one.may_be_of(row.key)], signals, updates),
+            "links.parents": map(shown_link, family.parents),
+            "links.children": map(shown_link, family.children),
+        }
+        yield from self._put(lists)
+        file.set("links.projection_source", sources["lineage_projection_source"])
+        serving = self._activities.without_payloads
+        if row.is_open:
+            shown_tasks = [shown_task(view, row.run_id, serving) for view in description.tasks]
+            shown_tasks += [missing_task(task, row.run_id, serving) for task in description.missing_tasks]
+            shown_tasks += timer_tasks(waits, description.next_wake)
+        else:
+            shown_tasks = closed_tasks(row, self._contexts, serving.values())
+        yield from self._put({"tasks": (task | {"task_type": task["type"]} for task in shown_tasks)})
+        self._forget_events()
+        yield from file.finish()
+
+    def finish_damaged(self, remains: Remains, exported_at: Micros) -> Generator[None]:
+        """Write the readable part of a run whose history is damaged: its events up to the damage, and the evidence of
+        rows."""
+        row, file = self.row, self.file
+        for number, entry in enumerate(remains.events):
+            self.add(entry)
+            if number % STEP == 0:
+                yield
+        lists = evidence(remains, exported_at)
+        about = about_damage(remains)
+        for name, value in {
+            "schema": SCHEMA,
+            "schema_version": 1,
+            "exported_at": iso(exported_at),
+            "dedupe_key": f"{row.run_id}:{row.length}",
+            "history_complete": False,
+            "history_damage": about["history_damage"],
+            "workflow": self._workflow(remains.is_current, remains.current_run_id, None),
+            "payloads": self._payloads(),
+            "selected_run": {"status": row.status, "current_run_source": None, **run_fields(row, None), **about},
+        }.items():
+            file.set(name, value)
+        yield
+        lists["activity_attempts"] = []
+        lists["tasks"] = [task | {"task_type": task["type"]} for task in lists["tasks"]]
+        lists["links.parents"], lists["links.children"] = lists.pop("parents"), lists.pop("children")
+        del lists["timeline"]  # written with the events
+        yield from self._put(lists)
+        file.set("links.projection_source", about["lineage_projection_source"])
+        self._forget_events()
+        yield from file.finish()
+
+    def _put(self, lists: Mapping[str, Iterable[dict[str, Any]]]) -> Generator[None]:
+        """Write lists, each into the section of its name."""
+        for name, items in lists.items():
+            section = self.file.section(name)
+            for number, item in enumerate(items):
+                section.put(item)
+                if number % STEP == 0:
+                    yield
+
+    def _put_activities(self) -> Generator[None]:
+        """Write the activities, and their attempts as a list of their own."""
+        listed = self.file.section("activities")
+        attempts = self.file.section("activity_attempts")
         for number, view in enumerate(self._activities.all()):
             shown = shown_activity(view)
             about = {"activity_execution_id": view.id, "activity_type": view.activity_type, "sequence": view.sequence}
@@ -161,51 +238,22 @@ class RunExport:
                 attempts.put(attempt)
             if number % STEP == 0:
                 yield
-        family = lineage_views.lineage(self.told, row.number, chain)
-        lists: dict[str, Iterable[dict[str, Any]]] = {
-            "waits": map(shown_wait, waits),
-            "timers": map(shown_timer, timers(self.told, row, found.next_wake)),
-            "failures": map(plain, failed),
-            "signals": map(plain, signals),
-            "updates": map(plain, updates),
-            "commands": shown_commands([one for one in commands if one.may_be_of(row.key)], signals, updates),
-            "links.parents": map(shown_link, family.parents),
-            "links.children": map(shown_link, family.children),
-        }
-        for name, items in lists.items():
-            section = file.section(name)
-            for number, item in enumerate(items):
-                section.put(item)
-                if number % STEP == 0:
-                    yield
-        file.set("links.projection_source", sources["lineage_projection_source"])
-        section = file.section("tasks")
-        serving = self._activities.without_payloads
-        if row.is_open:
-            shown_tasks = [shown_task(view, row.run_id, serving) for view in found.tasks]
-            shown_tasks += [missing_task(task, row.run_id, serving) for task in found.missing_tasks]
-            shown_tasks += timer_tasks(waits, found.next_wake)
-        else:
-            shown_tasks = closed_tasks(row, self._contexts, serving.values())
-        for number, task in enumerate(shown_tasks):
-            section.put(task | {"task_type": task["type"]})
-            if number % STEP == 0:
-                yield
-        # Freed here, not when the file has been sent: that would be on the thread of the engine.
-        self.told.clear()
-        self._contexts.clear()
-        self._activities.close()
-        self._waits.found.clear()
-        yield from file.finish()
 
     def close(self) -> None:
         """Remove everything from the disk."""
         self._activities.close()
         self.file.close()
 
-    def _workflow(self, found: Description) -> dict[str, Any]:
+    def _forget_events(self) -> None:
+        """Free them here, not when the file has been sent: that would be on the thread of the engine."""
+        self.told.clear()
+        self._contexts.clear()
+        self._activities.close()
+        self._waits.found.clear()
+
+    def _workflow(self, is_current_run: bool, current_run_id: str | None, source: str | None) -> dict[str, Any]:
         row = self.row
-        started = next((e.event for e in self._opening if isinstance(e.event, WorkflowStarted)), None)
+        started = started_of(self._opening)
         archived = self._archived
         why = archived.event if archived is not None and isinstance(archived.event, WorkflowArchived) else None
         told = [*self._opening, *([] if self._memo is None else [self._memo])]
@@ -213,9 +261,9 @@ class RunExport:
             "instance_id": row.workflow_id,
             "run_id": row.run_id,
             "run_number": row.number,
-            "is_current_run": found.is_current_run,
-            "current_run_id": found.current_run_id,
-            "current_run_source": found.current_run_source,
+            "is_current_run": is_current_run,
+            "current_run_id": current_run_id,
+            "current_run_source": source,
             "namespace": row.namespace,
             "workflow_type": row.workflow_type,
             "workflow_class": None if started is None else started.workflow_class,
@@ -242,7 +290,7 @@ class RunExport:
 
     def _payloads(self) -> dict[str, Any]:
         """The arguments and the result, as they are stored."""
-        started = next((e.event for e in self._opening if isinstance(e.event, WorkflowStarted)), None)
+        started = started_of(self._opening)
         return {
             "codec": CODEC,
             "arguments": _payload(None if started is None else started.arguments),
@@ -251,7 +299,7 @@ class RunExport:
 
 
 class _Nothing(Event, frozen=True):
-    """In the place of an event that nobody looks at any more."""
+    """In the place of an event that is not needed any more."""
 
 
 _NOTHING = _Nothing()
@@ -318,7 +366,7 @@ def bundle(
     commands: list[CommandRecord],
     exported_at: Micros,
     chain: Mapping[str, RunRow],
-    found: Description,
+    remains: Description,
     how: Exporting = AS_IT_IS,
 ) -> bytes:
     """The export of a run whose history is in memory."""
@@ -326,7 +374,7 @@ def bundle(
     try:
         for entry in history:
             made.add(entry)
-        for _ in made.finish(found, commands, (), chain, exported_at):
+        for _ in made.finish(remains, commands, (), chain, exported_at):
             pass
         return b"".join(made.file.pieces())
     finally:

@@ -1,8 +1,9 @@
 """The file of an export: its sections are written one by one while the history is read, and never held in memory.
 
-Every list is a section on disk. What is put into it is redacted, and its payloads are noted for the manifest, at the place where it
-will stand. At the end the sections are joined in the order of their names, which is the canonical JSON; a checksum over it follows as
-the last member of the file. So the file without that member is, byte for byte, what was summed up.
+Every list is a section on disk. Every value is redacted when it is added, and its payloads are noted for the manifest
+under their final path. At the end the sections are joined in the order of their names, which is the canonical JSON; a
+checksum over it follows as the last member of the file. So the checksum covers the file without that member, byte for
+byte.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ AS_IT_IS = Exporting()
 
 
 def spooled(size: int) -> IO[bytes]:
-    """A file that is on disk only if it grows beyond a size. Nobody else sees it."""
+    """A file that is on disk only if it grows beyond a size. No other code reads it."""
     return SpooledTemporaryFile(size)
 
 
@@ -92,7 +93,7 @@ class ExportSection:
 
 
 class ExportFile:
-    """`about`: the run, as a redactor is told."""
+    """`about`: the run, as a redactor gets it."""
 
     def __init__(self, how: Exporting, about: Mapping[str, Any]) -> None:
         self._how = how

@@ -31,7 +31,7 @@ def exporting_of(
     key_id: str | None = None,
     redactor: str | Redactor | None = None,
 ) -> Exporting:
-    """The same; what is None is taken from variables of the environment."""
+    """The same; a None is taken from variables of the environment."""
     return exporting_with(
         environment.get(SIGNING_KEY) if signing_key is None else signing_key,
         environment.get(SIGNING_KEY_ID) if key_id is None else key_id,

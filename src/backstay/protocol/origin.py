@@ -1,7 +1,7 @@
 """Where a command came from, as its record keeps it under `context.request`, and as answers show it.
 
-Over HTTP: route, address, caller label, token id, session id, roles and how the caller has proved who it is. From a process
-that holds the engine: its host, process id and program. Never a credential.
+Over HTTP: route, address, caller label, token id, session id, roles and the authentication of the caller. From a
+process that holds the engine: its host, process id and program. Never a credential.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIELDS = {
     "process_id": "process_id",
     "program": "program",
 }
-"""What the record of a command holds, and under which name answers show it."""
+"""The fields in the record of a command, with their names in answers."""
 
 
 def of_process() -> dict[str, Any]:

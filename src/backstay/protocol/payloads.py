@@ -96,7 +96,7 @@ def decoded(value: bytes | None) -> Any:
 
 
 def undecodable(value: bytes | None, reason: str) -> dict[str, Any]:
-    """What is shown of a payload that cannot be decoded."""
+    """The text for a payload that cannot be decoded."""
     return {
         "codec": CODEC,
         "blob": None if value is None else avro.to_text(value),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from backstay.kernel.groups import GroupEntry
 from backstay.protocol.history import iso, time_fields
@@ -15,7 +15,11 @@ _NO_GROUP: dict[str, Any] = dict.fromkeys(GroupEntry.__struct_fields__)
 
 def plain(view: Struct) -> dict[str, Any]:
     times = time_fields(type(view))
-    return {name: _plain(getattr(view, name), name in times) for name in view.__struct_fields__}
+    return {
+        name: _plain(value, name in times)
+        for name in view.__struct_fields__
+        if (value := getattr(view, name)) is not UNSET
+    }
 
 
 def _plain(value: Any, is_time: bool) -> Any:

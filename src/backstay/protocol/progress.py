@@ -1,9 +1,9 @@
 """The progress report of a heartbeat as one flat object that people can read.
 
 Text is the message and a number is `current`. Of an object `message` and `unit` are text, `current` and `total` numbers
-that are not negative, `details` an object; everything else, and what is of another type, is a detail under its own name.
-Details are flat: a nested object gives dotted names, a list is its JSON. A report never fails a heartbeat; one that is too
-large is cut, so that history stays small.
+that are not negative, `details` an object; every other field, and every value of another type, is a detail under its
+own name. Details are flat: a nested object gives dotted names, a list is its JSON. A report never fails a heartbeat;
+one that is too large is cut, so that history stays small.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from backstay.codec import avro
 Redactor: TypeAlias = Callable[[Any, dict[str, Any]], Any]
 
 FRAME = avro.to_text(avro.encode(None)[:9])
-"""The beginning of every payload, which no other text has by accident."""
+"""The first bytes of every payload, which no other text has by accident."""
 
 _PREVIEW = "payload_preview"
-_QUOTING = frozenset({_PREVIEW, "message", "reason", "last_error", "stack_trace", "caller_label"})
+_QUOTING = frozenset({_PREVIEW, "message", "reason", "last_error", "stack_trace", "caller_label", "file"})
 _ALL_OF_IT = frozenset(
-    {"exception", "diagnostics", "context", "progress", "last_heartbeat_progress", "validation_errors"}
+    {"exception", "diagnostics", "trace", "context", "progress", "last_heartbeat_progress", "validation_errors"}
 )
 
 
@@ -41,7 +41,7 @@ def payloads(content: dict[str, Any]) -> list[PayloadField]:
 
 
 def redacted(leaf: PayloadField, redactor: Redactor, about: dict[str, Any]) -> Any:
-    """What the policy puts in the place of a text."""
+    """The replacement of a text by the policy."""
     payload = leaf.is_payload or leaf.key == _PREVIEW  # a preview is a payload in words
     context = about | {"path": leaf.path, "category": "payload" if payload else "diagnostic"}
     try:

@@ -1,4 +1,4 @@
-"""Messages of rejected commands: what happened, and what to do. HTTP, SDK and `dw` use the same."""
+"""Messages of rejected commands, with advice. HTTP, SDK and `dw` use the same."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 from backstay.kernel.features.instance_commands import CommandReply
+from backstay.kernel.operators import REFUSALS
 
 
 def sentence(command: CommandReply) -> str:
@@ -15,7 +16,10 @@ def sentence(command: CommandReply) -> str:
 
 def reason(command: CommandReply) -> str:
     why = command.rejection_reason or "rejected"
-    words = _WORDS.get(why)
+    refusal = REFUSALS.get(why)
+    words = _WORDS.get(why) if refusal is None else refusal.words
+    if isinstance(words, str):
+        return words
     return why.replace("_", " ") if words is None else words(command)  # a newer server may have other reasons
 
 
@@ -45,26 +49,15 @@ _WORDS: dict[str, Callable[[CommandReply], str]] = {
     "selected_run_not_current": lambda command: (
         f"run {command.requested_run_id} is not the current one, which is {command.run_id}; name that, or no run at all"
     ),
-    "run_not_active": lambda command: f"its run {command.run_id} has ended, and nothing can be said to it any more",
-    "run_not_closed": lambda command: (
-        f"run {command.run_id} is still open; cancel or terminate it first, or wait for its end"
-    ),
-    "no_activity_backs_off": lambda _: (
-        "none of its activities waits for its next attempt; `dw why ID` says what it waits for"
-    ),
-    "activity_running": lambda _: "an attempt is running; there is no pause to end",
-    "activity_not_open": lambda _: "that step is no open activity; it may have ended",
-    "activity_not_found": lambda _: (
-        "its current run has no such activity; the activity_execution_id is in the detail of the run"
-    ),
+    "run_not_active": lambda command: f"its run {command.run_id} has ended and takes no messages",
     "unknown_signal": _unknown,
     "unknown_update": _unknown,
     "invalid_signal_arguments": _errors,
     "invalid_update_arguments": _errors,
-    "update_validator_rejected": lambda command: f"its validator objects: {_messages(command)}",
+    "update_validator_rejected": lambda command: f"its validator rejected it: {_messages(command)}",
     "earlier_signal_pending": lambda _: "a signal sent earlier has not been applied yet; try again",
-    "workflow_definition_unavailable": lambda _: (
-        "no live worker knows the workflow's code; register its type with one and try again"
+    "workflow_definition_unavailable": lambda command: (
+        _messages(command) or "no live worker knows the code of the workflow; start one and try again"
     ),
-    "structural_limit_exceeded": lambda command: f"{_messages(command)}; let the run work off what is pending first",
+    "structural_limit_exceeded": lambda command: f"{_messages(command)}; wait until the run has handled pending ones",
 }

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from msgspec import Meta, Struct
 
-from backstay.kernel.command import Command
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.failure import Failure
@@ -21,6 +20,7 @@ from backstay.kernel.features.activity import (
 from backstay.kernel.features.start import DuplicatePolicy, RecordedDefinition, ReserveReply, StartReply
 from backstay.kernel.features.workflow_task import TaskReply, WorkflowAssignment
 from backstay.kernel.message import Message
+from backstay.kernel.names import Name
 from backstay.kernel.task import Block, Task
 from backstay.kernel.values import Micros, Routing, moment
 from backstay.kernel.views.actions import Actions, Declared
@@ -29,11 +29,15 @@ from backstay.kernel.views.messages import SignalView, UpdateView
 from backstay.kernel.views.summary import RunSummary
 from backstay.kernel.views.waits import WaitView
 from backstay.kernel.views.why import Why
+from backstay.protocol.any_command import AnyCommand
 
 R = TypeVar("R")
 
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-"""A number that a database can be asked for."""
+"""A number that fits a query of a database."""
+
+Sequence = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""The place of an event in its run; 0: before the first."""
 
 Sought = str | Int64 | float | bool
 
@@ -68,10 +72,10 @@ class StartWorkflow(Request[StartReply], frozen=True, kw_only=True):
     run_timeout_seconds: float | None = None
     duplicate_policy: DuplicatePolicy = "reject_duplicate"
     definition: RecordedDefinition | None = None
-    request_id: str | None = None
+    request_id: Name | None = None
     fresh: bool = False  # this request id is new, so no record of an earlier attempt has to be looked up
     source: str = "python"
-    context: dict[str, Any] = {}  # who asks for it, for the record of the command
+    context: dict[str, Any] = {}  # its caller, for the record of the command
     activity: ScheduleActivity | None = None  # the run is this activity and nothing else
     traceparent: str | None = None  # the trace of the caller
 
@@ -114,7 +118,7 @@ class TaskView(Struct, frozen=True, kw_only=True):
 
 
 class Description(Struct, frozen=True, kw_only=True):
-    """A workflow instance and its current run, from typed history."""
+    """A workflow instance and its current run, from typed history. `run` None: the id is reserved, and nothing has started."""
 
     workflow_id: str
     namespace: str
@@ -153,7 +157,7 @@ class Description(Struct, frozen=True, kw_only=True):
 
     @property
     def blocked(self) -> bool:
-        """Whether the code at hand does not fit the run's history."""
+        """Whether the current code does not fit the run's history."""
         return self.liveness_state == "workflow_replay_blocked"
 
     @property
@@ -184,7 +188,7 @@ class DescribeWorkflow(Request[Description], frozen=True, kw_only=True):
 
 
 Status = Literal["open", "pending", "waiting", "blocked", "completed", "failed", "cancelled", "terminated"]
-"""What runs can be listed by. `open` is pending, waiting and blocked; one that timed out has failed."""
+"""The fields by which runs can be listed. `open` is pending, waiting and blocked; one that timed out has failed."""
 
 OPEN = ("pending", "waiting")
 
@@ -224,7 +228,7 @@ class GetHistory(Request[list[Recorded]], frozen=True, kw_only=True):
     workflow_id: str
     namespace: str = "default"
     run_id: str | None = None
-    after: Int64 = 0
+    after: Sequence = 0
     limit: int | None = None
 
 
@@ -277,7 +281,7 @@ class ClaimStatus(Struct, frozen=True, kw_only=True):
 
 
 class GetClaimStatus(WorkerVerb[ClaimStatus], frozen=True, kw_only=True):
-    """Describes the worker that asks; another worker may get another answer."""
+    """Describes the calling worker; another worker may get another answer."""
 
     task_id: str
     kind: str = "workflow"
@@ -310,10 +314,16 @@ class ExecuteWorkflowTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
 
 
 class CompleteTask(WorkerVerb[TaskReply], frozen=True, kw_only=True):
+    """The completion of a workflow task, as the engine's API accepts it and a node hands it to another one.
+
+    A published worker sends `CompleteTaskBody`, whose payloads and commands are decoded first. One of our own sends
+    `wire.TaskDone`, an array. The kernel decides `CompleteWorkflowTask`, which no node sends: it has the lease of this node.
+    """
+
     task_id: str
     lease_owner: str
     workflow_task_attempt: int
-    commands: list[Command]
+    commands: list[AnyCommand]
     handled_failures: list[str] = []
     numbered: bool = True
     met: int | None = None  # how far code that has ended had read the history it was sent

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import Recorded
+from backstay.kernel.failure import Diagnostics
 from backstay.kernel.features.memo import MemoUpserted
-from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.start import WorkflowStarted, started_of
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views import actions
@@ -61,7 +62,7 @@ PROJECTION_SOURCES = dict.fromkeys(
 
 
 class RunParts(NamedTuple):
-    """The lists of a run, each whole, as views of the kernel: what is shown of them becomes JSON."""
+    """The lists of a run, each whole, as views of the kernel: only shown entries become JSON."""
 
     activities: list[ActivityView]
     waits: list[WaitView]
@@ -105,16 +106,24 @@ def run_detail(
         task_total = len(tasks)
         tasks = list(newest(tasks, shown))
     told = newest_first_open(parts.activities, shown)
-    exceptions = [plain(view) for view in newest(parts.failures, shown)]
+    exceptions = [shown_failure(view) for view in newest(parts.failures, shown)]
     lists: dict[str, list[dict[str, Any]]] = {
         "commands": shown_commands(newest(commands, shown), found.signals, found.updates),
         "signals": [plain(view) for view in newest(found.signals, shown)],
         "updates": [plain(view) for view in newest(found.updates, shown)],
-        "waits": [shown_wait(view) for view in (parts.waits if shown is None else newest_waits(parts.waits, shown))],
+        "waits": [
+            shown_wait(view) | actions.part_actions("waits", view, is_open=row.is_open)
+            for view in (parts.waits if shown is None else newest_waits(parts.waits, shown))
+        ],
         "tasks": tasks,
         "timeline": timeline(newest(history, shown), row.run_id),
-        "activities": [shown_activity(view) for view in told],
-        "timers": [shown_timer(view) for view in newest_first_open(parts.timers, shown)],
+        "activities": [
+            shown_activity(view) | actions.part_actions("activities", view, is_open=row.is_open) for view in told
+        ],
+        "timers": [
+            shown_timer(view) | actions.part_actions("timers", view, is_open=row.is_open)
+            for view in newest_first_open(parts.timers, shown)
+        ],
         "failures": exceptions,
         "parents": [shown_link(link) for link in parts.lineage.parents],
         "children": [shown_link(link) for link in newest(parts.lineage.children, shown)],
@@ -223,7 +232,7 @@ def memo(history: Iterable[Recorded]) -> dict[str, bytes]:
 
 def declared(history: list[Recorded]) -> dict[str, Any]:
     """The signals, updates and queries that the run's code declared when it began, with their contracts."""
-    started = next((entry.event for entry in history if isinstance(entry.event, WorkflowStarted)), None)
+    started = started_of(history)
     return plain(actions.declared(started)) | {name: getattr(started, name, None) or [] for name in _DECLARED}
 
 
@@ -261,6 +270,12 @@ def _summary(entry: Recorded, about: About) -> str:
     spelled = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in entry.type).strip()
     named = next((name for field in about.name if (name := getattr(entry.event, field, None))), None)
     return spelled if named is None else f"{spelled}: {named}"
+
+
+def shown_failure(view: FailureView) -> dict[str, Any]:
+    """A failure; where it happened stands beside it, flat."""
+    found = (None if view.exception is None else view.exception.diagnostics) or Diagnostics()
+    return plain(view) | {"file": found.file, "line": found.line, "trace": list(found.trace)} | AUTHORITY
 
 
 def shown_activity(view: ActivityView) -> dict[str, Any]:

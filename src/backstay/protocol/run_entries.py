@@ -17,7 +17,7 @@ def make_views(
 ) -> dict[str, list[dict[str, Any]]]:
     """The views of a run from its history and rows. `wake` and `tasks` are those of its instance, if it is the current run.
 
-    What the runs beside it in its chain have come to is not part of them: it may change later.
+    The outcomes of other runs of its chain are not part of them: they may change later.
     """
     links = lineage_view(row, history, {})
     return {

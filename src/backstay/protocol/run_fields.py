@@ -63,7 +63,7 @@ def _identity(row: RunRow, found: Description | None, budget: HistoryBudget) -> 
 
 
 def _resume(found: Description, summary: RunSummary) -> dict[str, Any]:
-    """What the run does or waits for, and what will make it go on."""
+    """The activity or wait of a run, and the event that will end it."""
     waits = summary.wait_kind is not None
     return {
         "state": summary.state,
@@ -110,7 +110,7 @@ _UNKNOWN: dict[str, Any] = {
 
 
 def wait_reason(summary: RunSummary) -> str | None:
-    """What an open run waits for, in words."""
+    """The wait of an open run, in words."""
     name = "" if summary.wait_name is None else f" {summary.wait_name!r}"
     match summary.wait_kind:
         case None:

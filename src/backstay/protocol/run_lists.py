@@ -1,4 +1,4 @@
-"""Lists and counts of runs: what is asked, and what is answered."""
+"""Lists and counts of runs: requests and answers."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class CountedRuns(Struct, frozen=True, kw_only=True):
 
 
 class SearchRuns(Request[FoundRuns], frozen=True, kw_only=True):
-    """`view`: the id of a saved view, whose filters go together with those of `query`. `rows_only`: nothing is said about runs
-    that is not in their index rows."""
+    """`view`: the id of a saved view, whose filters go together with those of `query`. `rows_only`: the answer has only
+    fields of the index rows."""
 
     query: RunQuery
     after: RunPlace | None = None

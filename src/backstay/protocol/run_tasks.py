@@ -1,5 +1,5 @@
-"""The tasks of a run as JSON: its task rows, those that history expects and that have no row, its timers, and, once it has
-closed, the tasks that its history tells of. A blocked task says what its code and history disagree about.
+"""The tasks of a run as JSON: its task rows, expected tasks without a row, its timers, and, once it has closed, the
+tasks of its history. A blocked task shows the difference between its code and its history.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from backstay.kernel.agenda import wake_is_late
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.task import Block, Task
+from backstay.kernel.task import Block, Resume, Task
 from backstay.kernel.values import Micros, activity_task_id, workflow_task_id
 from backstay.kernel.views.activities import ActivityView
 from backstay.kernel.views.waits import WaitView
@@ -25,6 +25,7 @@ def shown_task(view: TaskView, run_id: str, activities: Mapping[int, ActivityVie
     task = view.task
     activity = _activity_of(task, activities)
     return {
+        **_SHAPE,
         "id": task.id,
         "type": task.kind,
         "status": task.state,
@@ -41,15 +42,15 @@ def shown_task(view: TaskView, run_id: str, activities: Mapping[int, ActivityVie
         "repair_count": task.repair_count,
         "repair_available_at": optional_iso(task.repair_available_at),
         "last_error": None if task.block is None else task.block.message,
-        "replay_blocked": task.block is not None and task.block.replay_blocked,
-        "replay_block": None if task.block is None else shown_block(task.block),
+        "replay_blocked": task.is_blocked,
+        "replay_block": None if task.block is None else shown_block(task, task.block),
         "created_at": iso(task.created_at),
         "closed_at": None,
     }
 
 
-def shown_block(block: Block) -> dict[str, Any]:
-    """Why a workflow task cannot go on. `difference`: step by step, what history has and what the code asked for."""
+def shown_block(task: Task, block: Block) -> dict[str, Any]:
+    """Why a workflow task cannot go on. `difference`: step by step, the history and the commands of the code."""
     return {
         "reason": block.reason,
         "message": block.message,
@@ -65,7 +66,18 @@ def shown_block(block: Block) -> dict[str, Any]:
         "exception_replay_blocked": block.replay_blocked and block.resolution_source is not None,
         "stack_trace": block.stack_trace,
         "difference": [_line(recorded, asked) for recorded, asked in block.difference],
+        **shown_blocker(task, block),
+    }
+
+
+def shown_blocker(task: Task, block: Block) -> dict[str, Any]:
+    """The worker whose code was blocked, and the definitions that the task was tried with since it was last repaired."""
+    return {
         "workflow_definition_fingerprint": block.fingerprint,
+        "worker_id": block.worker,
+        "host": block.host,
+        "build_id": block.build,
+        "tried_definitions": list(task.tried),
     }
 
 
@@ -79,8 +91,24 @@ def _line(recorded: str, asked: str) -> dict[str, Any]:
 
 def replay_block(tasks: Iterable[Task]) -> dict[str, Any] | None:
     """The block of a run whose code does not fit its history."""
-    found = next((task.block for task in tasks if task.block is not None and task.block.replay_blocked), None)
-    return None if found is None else shown_block(found)
+    return next((shown_block(task, task.block) for task in tasks if task.is_blocked and task.block is not None), None)
+
+
+_SHAPE: dict[str, Any] = {
+    **dict.fromkeys(("id", "type", "status", "transport_state", "label")),
+    "task_missing": False,
+    "synthetic": False,
+    "expected_task_id": None,
+    **dict.fromkeys(Resume.__struct_fields__),
+    **dict.fromkeys(("retry_after_attempt", "retry_available_at")),
+    "attempt_count": 0,
+    **dict.fromkeys(("lease_owner", "leased_at", "lease_expires_at", "available_at")),
+    "repair_count": 0,
+    **dict.fromkeys(("repair_available_at", "last_error")),
+    "replay_blocked": False,
+    **dict.fromkeys(("replay_block", "created_at", "closed_at")),
+}
+"""Every task has all of these: one with a row, a missing one, a timer, and one from history."""
 
 
 def missing_task(task: Task, run_id: str, activities: Mapping[int, ActivityView]) -> dict[str, Any]:
@@ -128,6 +156,7 @@ def timer_tasks(waiting: Iterable[WaitView], wake: Micros | None) -> list[dict[s
 def _timer_task(wait: WaitView) -> dict[str, Any]:
     """The timer of a wait, as a task. It has no row of its own, only a deadline."""
     return {
+        **_SHAPE,
         "id": wait.resume_source_id,
         "type": "timer",
         "status": "ready",
@@ -146,7 +175,7 @@ def _timer_task(wait: WaitView) -> dict[str, Any]:
 
 
 def closed_tasks(row: RunRow, history: Iterable[Recorded], activities: Iterable[ActivityView]) -> list[dict[str, Any]]:
-    """The tasks of a closed run, oldest first, told from history: each completed, or cancelled when the run closed.
+    """The tasks of a closed run, oldest first, from history: each completed, or cancelled when the run closed.
 
     Rows of closed tasks are deleted, but every event names the task that it came from.
     """
@@ -203,24 +232,14 @@ def _ended(status: str) -> dict[str, Any]:
 
 def _template(row: RunRow, task_id: str, kind: str, at: Micros) -> dict[str, Any]:
     return {
+        **_SHAPE,
         "id": task_id,
         "type": kind,
         "status": "completed",
         "transport_state": "completed",
-        "task_missing": False,
         "label": "workflow task" if kind == "workflow" else "activity",
-        "attempt_count": 0,
-        "lease_owner": None,
-        "leased_at": None,
-        "lease_expires_at": None,
         "available_at": iso(at),
-        "repair_count": 0,
-        "repair_available_at": None,
-        "last_error": None,
-        "replay_blocked": False,
-        "replay_block": None,
         "created_at": iso(at),
-        "closed_at": None,
     }
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.schedule import Overlap, Schedule, SchedulePlan, ScheduleReply
+from backstay.kernel.names import Name
 from backstay.kernel.values import Micros
 from backstay.protocol.requests import Request
 
@@ -23,14 +24,15 @@ HISTORY_PAGE_MAX = 500
 
 
 def id_from(request_id: str) -> str:
-    """The id of a schedule that was asked for without one: the same if the request is repeated, so that its record is found."""
+    """The id of a schedule that was created without one: the same if the request is repeated, so that its record is
+    found."""
     return blake2b(request_id.encode(), digest_size=16).hexdigest()
 
 
 class ToSchedule(Request[R], frozen=True, kw_only=True):
     schedule_id: str
     namespace: str = "default"
-    request_id: str | None = None
+    request_id: Name | None = None
     source: str = "python"
     context: dict[str, Any] = {}
 
@@ -42,7 +44,7 @@ class CreateSchedule(Request[ScheduleReply], frozen=True, kw_only=True):
     schedule_id: str | None = None
     namespace: str = "default"
     paused: bool = False
-    request_id: str | None = None
+    request_id: Name | None = None
     source: str = "python"
     context: dict[str, Any] = {}
 
@@ -99,7 +101,7 @@ class SchedulePage(Struct, frozen=True, kw_only=True):
 
 
 class ListSchedules(Request[SchedulePage], frozen=True, kw_only=True):
-    """Newest first, those of the same moment by id. Deleted ones only if asked for by that status.
+    """Newest first, those of the same moment by id. Deleted ones only if the filter names that status.
 
     `after`: (created at, id) of the last one of the page before.
     """

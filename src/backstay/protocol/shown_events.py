@@ -1,9 +1,9 @@
-"""Events of a history as operators read them: the recorded facts, what they are about, and the line that says it."""
+"""Events of a history as operators read them: the recorded facts, their subject, and a line of text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
@@ -14,6 +14,7 @@ from backstay.kernel.values import Micros
 from backstay.kernel.views.timeline import WORDS, tell
 from backstay.kernel.words import Story
 from backstay.protocol.format import UtcFormat
+from backstay.protocol.hidden_payloads import HIDDEN, hide
 from backstay.protocol.history import iso, operator_event
 from backstay.protocol.payloads import plain_value
 from backstay.protocol.shown_payloads import BRIEF, WHOLE, PayloadMode, payload_places, show_payloads, shown_payload
@@ -24,7 +25,7 @@ SEARCHED = 64 << 10  # bytes of a payload that a search looks into
 
 
 class EventFilter(Struct, frozen=True, kw_only=True):
-    """Which events of a history to show; empty matches all."""
+    """A filter of events of a history; empty matches all."""
 
     kinds: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
@@ -143,17 +144,30 @@ def _optional(at: Micros | None) -> str | None:
 def _says(entry: Recorded, text: str, payloads: bool) -> bool:
     """Whether a text stands in an event: in its type, in its facts, or in a payload that is not too large to look into."""
     wanted = text.casefold()
-    return wanted in entry.type.casefold() or any(wanted in said.casefold() for said in _texts(entry.event, payloads))
+    # Without the right to payloads, only the shown text is searched: a search in more would reveal it letter by letter.
+    texts = _texts(entry.event) if payloads else _shown_texts(hide(operator_event(entry, "")))
+    return wanted in entry.type.casefold() or any(wanted in said.casefold() for said in texts)
 
 
-def _texts(value: Any, payloads: bool) -> Iterable[str]:
+def _shown_texts(value: Any) -> Iterable[str]:
+    if isinstance(value, dict):
+        for part in cast("dict[str, Any]", value).values():
+            yield from _shown_texts(part)
+    elif isinstance(value, list):
+        for part in cast("list[Any]", value):
+            yield from _shown_texts(part)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool) and value != HIDDEN:
+        yield str(value)
+
+
+def _texts(value: Any) -> Iterable[str]:
     match value:
         case str():
             yield value
         case bytes():
-            if payloads and len(value) <= SEARCHED:
+            if len(value) <= SEARCHED:
                 try:
-                    yield from _texts(plain_value(avro.decode(value)), payloads)
+                    yield from _texts(plain_value(avro.decode(value)))
                 except PayloadError:
                     return
         case bool() | None:
@@ -162,14 +176,14 @@ def _texts(value: Any, payloads: bool) -> Iterable[str]:
             yield str(value)
         case Struct():
             for name in value.__struct_fields__:
-                yield from _texts(getattr(value, name), payloads)
+                yield from _texts(getattr(value, name))
         case dict():
             for name, part in value.items():  # pyright: ignore[reportUnknownVariableType]
                 yield str(name)  # pyright: ignore[reportUnknownArgumentType]
-                yield from _texts(part, payloads)
+                yield from _texts(part)
         case list() | tuple():
             for part in value:  # pyright: ignore[reportUnknownVariableType]
-                yield from _texts(part, payloads)
+                yield from _texts(part)
         case _:
             return
 

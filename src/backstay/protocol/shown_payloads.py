@@ -1,4 +1,4 @@
-"""Payloads as operators read them: the exact text of what was encoded, or the reason why it cannot be decoded.
+"""Payloads as operators read them: the exact text of the encoded value, or the reason why it cannot be decoded.
 
 A number is text here, because a browser would round those above 2^53. A large payload is shown by its beginning.
 """

@@ -109,11 +109,19 @@ def _place(task: Task) -> dict[str, Any]:
     }
 
 
-def history_page(events: list[Recorded], run_id: str, total: int, encoding: Encoding | None = None) -> dict[str, Any]:
-    """A page of history. It is compressed only on request, and only if that makes it smaller."""
+def history_page(
+    events: list[Recorded],
+    run_id: str,
+    total: int,
+    encoding: Encoding | None = None,
+    hidden: frozenset[str] = frozenset(),
+) -> dict[str, Any]:
+    """A page of history. It is compressed only on request, and only if that makes it smaller. `hidden`: the ids of signals that
+    are left out."""
     last = events[-1].sequence if events else total
     more = last < total
-    wire = [to_wire(entry, run_id) for entry in events]
+    shown = [entry for entry in events if getattr(entry.event, "signal_id", None) not in hidden] if hidden else events
+    wire = [to_wire(entry, run_id) for entry in shown]
     page: dict[str, Any] = {
         "history_events": wire,
         "total_history_events": total,

@@ -1,4 +1,4 @@
-"""The versions of the worker protocol: which are accepted, its verbs, its numbers.
+"""The versions of the worker protocol: accepted ones, its verbs, its numbers.
 
 The minor number grows with every addition, the major one only when an old worker would break. A caller is answered in
 the version it speaks, so a `1.0` worker never sees anything but `1.0`.
@@ -40,7 +40,7 @@ _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 
 
 def accepts(version: str) -> bool:
-    """Whether this server speaks the version a caller asks for: the same major, and no newer minor."""
+    """Whether this server speaks the version of a caller: the same major, and no newer minor."""
     found = _VERSION.fullmatch(version)
     return found is not None and int(found[1]) == MAJOR and int(found[2]) <= MINOR
 

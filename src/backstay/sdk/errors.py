@@ -146,7 +146,7 @@ class ActivityTimedOut(ActivityError, TimeoutError):
 class ActivityCrashed(ActivityError):
     """The process or worker died in too many attempts in a row, so the activity is not started again. It may have done its work.
 
-    Check what it did before you repeat it; `crashes=` allows more.
+    Check what it did before you repeat it; `max_crashes=` allows more.
     """
 
     def __init__(self, message: str, crashes: int) -> None:
@@ -238,7 +238,7 @@ class RequestRefused(BackstayError):
 class WorkflowAlreadyStarted(RequestRefused):
     """The workflow id is taken: an id is used once.
 
-    Use another id, or get the existing workflow with `options(existing="return_existing")`.
+    Use another id, or get the existing workflow with `options(if_exists="return_existing")`.
     """
 
 

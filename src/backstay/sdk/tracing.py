@@ -3,7 +3,7 @@
 The trace of the caller is recorded with the start (`traceparent`, as W3C writes it) and handed on from there. Workers make a span
 for each workflow task and for each attempt of an activity, as children of the caller's span; inside an activity that span is
 the current one. A replay runs code again and makes no spans: there is one for the task that replays, and none for what it
-repeats. Only the API is used, and only if this process has imported it already; if not, nobody has set a provider.
+repeats. Only the API is used, and only if this process has imported it already; if not, no provider is set.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def task_span(assignment: WorkflowAssignment) -> Span | None:
 
 @contextmanager
 def attempt_span(assignment: ActivityAssignment) -> Generator[Span | None]:
-    """The span of an attempt, which is the current one in this block. None if there is no trace, or nobody to make spans."""
+    """The span of an attempt, which is the current one in this block. None if there is no trace, or no provider."""
     traceparent = assignment.traceparent
     if not isinstance(traceparent, str) or not is_imported():
         yield None

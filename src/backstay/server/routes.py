@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from backstay.server.auth import EVERY
-from backstay.server.boundary import through_boundary
-from backstay.server.documents import openapi, stream_document
-from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.access.auth import EVERY
+from backstay.server.http.boundary import through_boundary
+from backstay.server.http.documents import openapi, stream_document
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route, with_viewers
 from backstay.server.native import call_batches, client_routes, worker_routes
 from backstay.server.published.control import (
     activities,
@@ -23,11 +24,11 @@ from backstay.server.published.control import (
     maintenance,
     namespaces,
     nodes,
+    operator_commands,
     overview,
     projections,
     prometheus,
     queries,
-    retry_now,
     run_lists,
     saved_views,
     schedules,
@@ -57,7 +58,6 @@ from backstay.server.published.control.parts import (
     waits,
 )
 from backstay.server.published.worker import activity_tasks, lifecycle, query_tasks, worker_sessions, workflow_tasks
-from backstay.server.router import Route, with_viewers
 from backstay.server.server import Server
 
 
@@ -83,7 +83,7 @@ _DECLARED = [
     *saved_views.ROUTES,
     *detail.ROUTES,
     *commands.ROUTES,
-    *retry_now.ROUTES,
+    *operator_commands.ROUTES,
     *why.ROUTES,
     *queries.ROUTES,
     *history.ROUTES,

@@ -21,7 +21,7 @@ from backstay.store.address import is_server, shown
 
 PREFIX = "DW_"
 # Variables of the same family that are not the server's: of the CLI, and of clients and their profiles.
-FOREIGN = frozenset({"DW_DB", "DW_ENV", "DW_CONFIG"})
+FOREIGN = frozenset({"DW_DB", "DW_SERVER", "DW_ENV", "DW_CONFIG"})
 
 Count = Annotated[int, Meta(ge=1)]
 Limit = Annotated[int, Meta(ge=0)]
@@ -61,6 +61,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     viewer_token: str | None = None
     operator_token: str | None = None
     admin_token: str | None = None
+    allowed_hosts: list[str] = []
     signature_key: str | None = None
     export_signing_key: str | None = None
     export_signing_key_id: str | None = None
@@ -73,6 +74,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     environment_colour: Annotated[str, Meta(pattern=r"^(#[0-9a-fA-F]{6}|[a-z]{3,20})$")] | None = None
 
     metrics_open: bool = False
+    log_format: Literal["text", "json"] = "text"
 
     tls_certificate: str | None = None
     tls_key: str | None = None
@@ -88,6 +90,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body_bytes: Count = 8 << 20
     body_seconds: Seconds = 30
     max_page_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 32 << 20
+    max_buffered_bytes: Count = 512 << 20
+    max_buffered_bytes_per_caller: Count = 128 << 20
     max_parked_polls: Count = 20_000
     max_bulk_runs: Count = 10_000
     max_live_streams: Count = 2_000
@@ -137,7 +141,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class WrongSetting(Exception):
-    """A setting that cannot be used. The message says which, what it was, and what would do."""
+    """A setting that cannot be used. The message has the name, the value, and the nearest valid one."""
 
 
 _HINTS = get_type_hints(Settings, include_extras=True)
@@ -179,6 +183,8 @@ def _convert(name: str, value: Any, said: str) -> Any:
     try:
         if isinstance(value, str) and typing.get_origin(hint) is dict:
             return msgspec.json.decode(value, type=hint)
+        if isinstance(value, str) and typing.get_origin(hint) is list:
+            return [part.strip() for part in value.split(",") if part.strip()]
         return msgspec.convert(value, hint, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         near = _nearest(value, hint)

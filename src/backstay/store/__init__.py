@@ -1,4 +1,4 @@
-"""The Store: what an engine needs of a database, and nothing of any feature.
+"""The Store: the interface of an engine to its database. It knows no feature.
 
 Every change goes through `apply`: independent Decisions, each guarded by the instance row it was decided on. Nothing
 depends on a batch being atomic. A guard that does not match skips that Decision alone (`stale`), a Decision that cannot
@@ -7,10 +7,10 @@ told that it was.
 
 A clock that was set back. Histories are stamped with the engine's clock, and deadlines count from those stamps. If the
 clock is set back by an hour, every wake that was written before lies an hour too far in the future, and its timer would
-fire an hour late. A store cannot tell: a wake in the future is its normal state. So an engine asks once, when it starts,
-for the instances whose last event lies in the future (`written_in_future`); the kernel then moves their deadlines by its
-own rules (`Machine.rearm`). Later events never go back: `Context.ahead` keeps the difference. Without this question a
-timer waits until the old clock's time. Shown by `tests/kernel/test_clock.py` and by the conformance test of
+fire an hour late. A store cannot see that: a wake in the future is its normal state. So an engine reads once, when it
+starts, the instances whose last event lies in the future (`written_in_future`); the kernel then moves their deadlines
+by its own rules (`Machine.rearm`). Later events never go back: `Context.ahead` keeps the difference. Without this
+question a timer waits until the old clock's time. Shown by `tests/kernel/test_clock.py` and by the conformance test of
 `written_in_future` for every dialect.
 """
 
@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, Protocol,
 from msgspec import Struct
 
 from backstay.kernel.decision import CommandRecord, Decision, InstanceRow, RunRow
-from backstay.kernel.errors import BackstayError
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
-from backstay.store.figures import FiguresStore
+from backstay.store.errors import Unavailable
+from backstay.store.figures import FiguresStore, HistorySizes, StatusCount
 from backstay.store.measures import MeasuresStore
 from backstay.store.ownership import OwnershipStore
 from backstay.store.views import (
+    NEVER,
     BlockedPlace,
     InstanceFacts,
     ResumePage,
@@ -46,64 +47,6 @@ from backstay.store.views import (
 if TYPE_CHECKING:
     from backstay.store.counting import RunCounts
     from backstay.store.search import SearchedRuns
-
-
-class StoreError(BackstayError):
-    """The base class for a database that cannot be used.
-
-    Catch it to handle every such problem alike.
-    """
-
-
-class Unavailable(StoreError):
-    """The database cannot commit now (disk full, I/O error, locked, unreachable). Nothing was lost.
-
-    Remove the cause that the message names; a running engine resumes by itself. Repeat the request with the same id.
-    """
-
-
-class Deposed(Unavailable):
-    """Another process has taken this one for dead, and works in its place.
-
-    Nothing that was not confirmed before was written. The engine goes on by itself, as a process that has just begun.
-    """
-
-
-class Forgotten(Deposed):
-    """The database has lost commits that it had confirmed: it was restored from a backup, or failed over to a standby without them.
-
-    What was confirmed since then may be gone, and activities may run again. The engine goes on with what the database has.
-    """
-
-
-class IncompatibleStore(StoreError):
-    """The database was written by a newer version, or belongs to another program.
-
-    Run the newer version, or name another database.
-    """
-
-
-class UnknownDatabase(StoreError, ValueError):
-    """The argument names no database of a known kind.
-
-    Use a path, `sqlite:PATH` or `postgresql://...`.
-    """
-
-
-class ForkedEngine(StoreError, RuntimeError):
-    """An engine was used after a fork: its lock, threads and connections belong to the parent process.
-
-    Open `Backstay` in the child process.
-    """
-
-    def __init__(self, path: str | None = None) -> None:
-        what = (
-            "this engine was opened before a fork" if path is None else f"{path} was open when this process was forked"
-        )
-        super().__init__(
-            f"{what}; open Backstay only after forking (for example in the web server's post-fork or lifespan hook),"
-            " not at import time, or start the child process with spawn"
-        )
 
 
 class Applied(NamedTuple):
@@ -166,9 +109,9 @@ class LoggedCommand(NamedTuple):
 
 
 class RegistryEntry(NamedTuple):
-    """One entry of the registry: what a server keeps beside workflows. `body` None removes it.
+    """One entry of the registry: data of a server beside workflows. `body` None removes it.
 
-    `counted` False: its change does not move `registry_version`, since nobody has such entries in memory.
+    `counted` False: its change does not move `registry_version`, since no process has such entries in memory.
     """
 
     kind: str
@@ -176,22 +119,6 @@ class RegistryEntry(NamedTuple):
     name: str
     body: bytes | None
     counted: bool = True
-
-
-class StatusCount(NamedTuple):
-    """How many runs have a status, archived or not."""
-
-    status: str
-    archived: bool
-    runs: int
-
-
-class HistorySizes(NamedTuple):
-    """Sizes of the histories of open runs: how many are over a threshold, the most events, the most bytes."""
-
-    over: int
-    events: int
-    size: int
 
 
 class RunFilter(Struct, frozen=True, kw_only=True):
@@ -253,22 +180,14 @@ def as_ready(verb: Callable[P, T]) -> Callable[P, Ready[T]]:
     return answer
 
 
-class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
-    """What an engine asks of a database. Reads see committed state only.
+class StoredReads(FiguresStore, Protocol):
+    """The reads of the database for callers of the engine. Reads see committed state only.
 
     `shards` narrows a read to the instances of these shards, where several processes can be owners; None reads of all.
     """
 
-    shared: bool
-    """Whether other processes can reach this database."""
-
-    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
-        """Write and commit; `done` is called on the engine's thread once it is on disk (or is not)."""
-        ...
-
-    def probe(self) -> Awaitable[Unavailable | None]:
-        """Try one commit on a fresh connection; None means the database works again."""
-        ...
+    exclusive: bool
+    """Whether one process owns all shards, or none."""
 
     def find(self, namespace: str, workflow_id: str) -> Awaitable[int | None]:
         """The key of that instance, if it exists."""
@@ -285,7 +204,7 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
     def load(self, key: int) -> Awaitable[Loaded | None]: ...
 
     def opening(self, key: int) -> Awaitable[Opening | None]:
-        """What `load` reads, without the history: for readers that read it page by page."""
+        """The rows of `load` without the history, for readers that read it page by page."""
         ...
 
     def last(self, key: int) -> Awaitable[int | None]:
@@ -361,9 +280,9 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
     ) -> Awaitable[SearchedRuns]:
         """One page of the runs that fit, after looking at no more than `bound` of them.
 
-        `views` False: conditions on summaries are left to the caller. `trusts`: the indexes of summaries may drive the search,
-        so a run whose summary is missing may be left out. `untaken`: ready tasks that no worker takes, or that a limit
-        holds back, if that is asked for. `whole`: nothing is found unless everything is within the bound.
+        `views` False: conditions on summaries are left to the caller. `trusts`: the indexes of summaries may drive the
+        search, so a run whose summary is missing may be left out. `untaken`: ready tasks that no worker takes, or that
+        a limit throttles, if the query needs them. `whole`: nothing is found unless everything is within the bound.
         """
         ...
 
@@ -377,7 +296,8 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
         trusts: bool = False,
         untaken: Sequence[TaskGroup] = (),
     ) -> Awaitable[RunCounts]:
-        """How many runs fit, by what they have in a field. One number is up to `counting.INDEXED`, or looks at `bound` runs."""
+        """The number of matching runs, by their values of a field. One number is up to `counting.INDEXED`, or looks at
+        `bound` runs."""
         ...
 
     def suggest(self, namespace: str, field: str, prefix: str, limit: int) -> Awaitable[list[str]]:
@@ -438,6 +358,29 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
         """Instances that wait for the answer of another one, paged by key."""
         ...
 
+    def blocked(self, namespace: str, workflow_type: str, limit: int) -> Awaitable[list[BlockedPlace]]:
+        """Open runs of a type that are blocked, as their summaries say."""
+        ...
+
+    def has_engine(self) -> Awaitable[bool]:
+        """Whether any process, this one included, is the engine of this database."""
+        ...
+
+
+class Store(StoredReads, MeasuresStore, OwnershipStore, Protocol):
+    """The operations of an engine on a database."""
+
+    shared: bool
+    """Whether other processes can reach this database."""
+
+    def apply(self, decisions: Sequence[Decision], done: Callable[[Applied], None]) -> None:
+        """Write and commit; `done` is called on the engine's thread once it is on disk (or is not)."""
+        ...
+
+    def probe(self) -> Awaitable[Unavailable | None]:
+        """Try one commit on a fresh connection; None means the database works again."""
+        ...
+
     def keep(self, entry: RegistryEntry, done: Callable[[Unavailable | None], None]) -> None:
         """Write one entry of the registry, or remove it; `done` as in `apply`."""
         ...
@@ -462,14 +405,15 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
     def prune(self, runs: Sequence[Located], done: Callable[[frozenset[int] | Unavailable], None]) -> None:
         """Remove closed runs, each with its history, and with its last run an instance. All of it in one commit.
 
-        Tells which runs stay: another instance still waits for theirs, or theirs for another.
+        Returns the runs that stay: another instance still waits for theirs, or theirs for another.
         """
         ...
 
     def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]: ...
 
     def registry_version(self) -> Awaitable[int | None]:
-        """A number that changes with every counted entry that is kept or removed; None: unknown, so `changed` must be asked."""
+        """A number that changes with every counted entry that is kept or removed; None: unknown, so `changed` must be
+        called."""
         ...
 
     def put_views(self, changes: ViewChanges, done: Callable[[Unavailable | None], None]) -> None:
@@ -478,14 +422,10 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
 
     def summaries(self, runs: Sequence[int]) -> Awaitable[dict[int, SummaryRow]]: ...
 
-    def blocked(self, namespace: str, workflow_type: str, limit: int) -> Awaitable[list[BlockedPlace]]:
-        """Open runs of a type that are blocked, as their summaries say."""
-        ...
-
     def view_rows(self, view: str, run: int) -> Awaitable[list[ViewRow]]: ...
 
     def facts(self, workflows: Sequence[int]) -> Awaitable[dict[int, InstanceFacts]]:
-        """What stored views are compared with."""
+        """The state that stored views are compared with."""
         ...
 
     def unprojected(self, schema: int, after: int, limit: int) -> Awaitable[Unprojected]:
@@ -504,16 +444,23 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
         """Remove the rows of views whose run does not exist."""
         ...
 
-    def count_summaries(self, namespace: str, schema: int, limit: int) -> Awaitable[tuple[SummaryCounts, int]]:
-        """Compare summaries with the newest runs of a namespace. Also returns the oldest run it has looked at."""
+    def count_summaries(
+        self, namespace: str, schema: int, limit: int, settled: Micros = NEVER
+    ) -> Awaitable[tuple[SummaryCounts, int]]:
+        """Compare summaries with the newest runs of a namespace. Also returns the oldest run it has looked at. A run without a
+        summary is missing one if it was started before `settled`."""
         ...
 
-    def count_view(self, view: str, namespace: str, oldest: int) -> Awaitable[ViewCounts]:
-        """Compare the rows of a view with summaries, from a run on."""
+    def count_view(self, view: str, namespace: str, oldest: int, settled: Micros = NEVER) -> Awaitable[ViewCounts]:
+        """Compare the rows of a view with runs and their summaries, from a run on. `settled` as above."""
         ...
 
     def resume_sources(self, after: int, limit: int) -> Awaitable[ResumePage]:
         """One page of all open runs, by what will resume them."""
+        ...
+
+    def open_instances(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
+        """The instances of a page that have an open run, and where the next page begins."""
         ...
 
     def acquire(self) -> Awaitable[bool]:
@@ -524,12 +471,12 @@ class Store(FiguresStore, MeasuresStore, OwnershipStore, Protocol):
         """The time of the database's own clock; None: it is that of this machine."""
         ...
 
-    def has_engine(self) -> Awaitable[bool]:
-        """Whether any process, this one included, is the engine of this database."""
-        ...
-
     def changed(self) -> Awaitable[bool]:
         """Whether another process has committed since the last call."""
+        ...
+
+    def undisturbed(self) -> bool:
+        """Whether it is certain, without a question to the database, that no other process has committed since `changed`."""
         ...
 
     def notices(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from backstay.store import UnknownDatabase
+from backstay.store.errors import UnknownDatabase
 
 _SERVERS = ("postgresql://", "postgres://")
 
@@ -19,8 +19,8 @@ def shown(database: str) -> str:
     scheme, separator, rest = database.partition("://")
     if not separator:
         return database
-    place = rest.partition("?")[0].partition("#")[0]
-    user, at, where = place.rpartition("@")
+    location = rest.partition("?")[0].partition("#")[0]
+    user, at, where = location.rpartition("@")
     return f"{'postgresql' if is_server(database) else scheme}://{user.partition(':')[0]}{at}{where}"
 
 
@@ -29,20 +29,20 @@ def checked(database: str) -> str:
     if database.startswith(("sqlite://", "//")):
         path = database.removeprefix("sqlite:").lstrip("/")
         raise UnknownDatabase(
-            f"{database!r} is no address of Backstay's; write {path!r} for a file in this directory, or '/{path}'"
+            f"{database!r} is not an address that Backstay supports; write {path!r} for a file in this directory, or '/{path}'"
         )
     if is_server(database):
         try:
             for host in urlsplit(database).netloc.rpartition("@")[2].split(","):
                 _ = urlsplit(f"//{host}").port
         except ValueError as error:
-            # What Python says may quote the part with the password.
+            # Python's message may quote the part with the password.
             why = "its port is no number" if "port" in str(error).lower() else "its host is not complete"
             raise UnknownDatabase(
-                f"{shown(database)!r} is no address of a PostgreSQL server: {why}; write postgresql://user@host:port/name"
+                f"{shown(database)!r} is not the address of a PostgreSQL server: {why}; write postgresql://user@host:port/name"
             ) from None
     elif "://" in database:
         raise UnknownDatabase(
-            f"{shown(database)!r} is no database that Backstay knows; use a path, sqlite:PATH or postgresql://…"
+            f"{shown(database)!r} is not a database that Backstay supports; use a path, sqlite:PATH or postgresql://…"
         )
     return database

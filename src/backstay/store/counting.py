@@ -1,4 +1,4 @@
-"""Counting runs, by what they have in a field; and the values that a field has.
+"""Counting runs by the values of a field, and listing these values.
 
 A count that an index answers alone goes far (`INDEXED`); one that has to look at rows looks at `bound` of them. Each says how far
 it looked. The values of a field are found by jumping through its index from one to the next.
@@ -23,14 +23,14 @@ FACETS = 50_000
 """The same for labels and search attributes, whose entries are longer."""
 
 VALUES = 100
-"""The most values of a field that are told apart."""
+"""The most values of a field that are counted separately."""
 
 STALE_ROWS = 500
 
 
 class RunCounts(NamedTuple):
-    """`groups`: how many runs have each value; None: those that have none. `stale`: runs that are not counted, because only a
-    new summary tells which value they have."""
+    """`groups`: how many runs have each value; None: those that have none. `stale`: runs that are not counted, because
+    their value needs a new summary."""
 
     groups: dict[str | None, int]
     looked_at: int
@@ -65,19 +65,19 @@ def count(
     window, looked = window_of(dialect, driver, span_of(query), True, bound)
     source = f"from ({window}) as looked\n{joined(dialect)}\nwhere {where}"
     value, named, also = _grouped(dialect, group_by)
-    told = f"\n  and (r.closed_at is not null or not {STALE})" if views else ""
+    condition = f"\n  and (r.closed_at is not null or not {STALE})" if views else ""
     counted = yield (
-        f"select {value}, count(*)\n{source}{also}{told}\ngroup by 1\norder by 2 desc, 1 limit {VALUES + 1}",
+        f"select {value}, count(*)\n{source}{also}{condition}\ngroup by 1\norder by 2 desc, 1 limit {VALUES + 1}",
         [*named[: value.count("?")], *looked, *given, *named[value.count("?") :]],
     )
     whole = (yield f"select count(*) from ({window}) as looked", looked)[0][0]
     stale: list[FoundRun] = []
     if views:
-        found = yield (
+        answer = yield (
             f"select r.key, {RUN_COLUMNS}\n{source}\n  and r.closed_at is null and {STALE}\nlimit {STALE_ROWS + 1}",
             [*looked, *given],
         )
-        stale = [FoundRun(rows.run(row[2:]), bool(row[1]), row[0]) for row in found]
+        stale = [FoundRun(rows.run(row[2:]), bool(row[1]), row[0]) for row in answer]
     groups: dict[str | None, int] = {}
     for name, number in counted[:VALUES]:
         shown = _shown(dialect, group_by, name)
@@ -87,7 +87,7 @@ def count(
 
 
 def _is_bare(query: RunQuery) -> bool:
-    """Whether nothing but the status of runs is asked for."""
+    """Whether the query is about the status of runs only."""
     given = (query.q, query.labels, query.attributes, query.started_after, query.started_before)
     return (
         not any(given)
@@ -99,7 +99,7 @@ def _is_bare(query: RunQuery) -> bool:
 
 
 def _grouped(dialect: Dialect, group_by: str | None) -> tuple[str, list[Any], str]:
-    """What runs are counted by: an expression, its parameters, and a condition on those that have none."""
+    """The key by which runs are counted: an expression, its parameters, and a condition for runs without a value."""
     match group_by:
         case None:
             return "null", [], ""
@@ -122,10 +122,10 @@ def _shown(dialect: Dialect, group_by: str | None, value: str | None) -> str | N
 
 def as_text(dialect: Dialect, value: str) -> str:
     """An indexed label or search attribute as people write it."""
-    found = dialect.facet_value(value)
-    if isinstance(found, bool):
-        return "true" if found else "false"
-    return str(int(found)) if isinstance(found, float) and found.is_integer() else str(found)
+    decoded = dialect.facet_value(value)
+    if isinstance(decoded, bool):
+        return "true" if decoded else "false"
+    return str(int(decoded)) if isinstance(decoded, float) and decoded.is_integer() else str(decoded)
 
 
 def _counted(sources: Sequence[tuple[str, list[Any]]], most: int) -> Steps[tuple[list[int], bool]]:
@@ -135,20 +135,20 @@ def _counted(sources: Sequence[tuple[str, list[Any]]], most: int) -> Steps[tuple
         return [], True
     share = most // len(sources)
     numbers = yield from _up_to(sources, share)
-    longer = [place for place, number in enumerate(numbers) if number == share]
+    longer = [index for index, number in enumerate(numbers) if number == share]
     left = most - sum(numbers)
     if longer and left > share:
         share += left // len(longer)
-        again = yield from _up_to([sources[place] for place in longer], share)
-        for place, number in zip(longer, again, strict=True):
-            numbers[place] = number
+        again = yield from _up_to([sources[index] for index in longer], share)
+        for index, number in zip(longer, again, strict=True):
+            numbers[index] = number
     return numbers, max(numbers) < share
 
 
 def _up_to(sources: Sequence[tuple[str, list[Any]]], limit: int) -> Steps[list[int]]:
     each = (f"(select count(*) from (select 1 from {source} limit {limit}) as one)" for source, _ in sources)
-    found = yield f"select {', '.join(each)}", [given for _, several in sources for given in several]
-    return list(found[0])
+    answer = yield f"select {', '.join(each)}", [given for _, several in sources for given in several]
+    return list(answer[0])
 
 
 def _told(names: Sequence[str | None], counted: tuple[Sequence[int], bool], *, grouped: bool = True) -> RunCounts:
@@ -183,10 +183,10 @@ def _values(dialect: Dialect, query: RunQuery, group_by: str) -> Steps[RunCounts
             ("run where namespace = ? and workflow_type = ?", [query.namespace, name]) for name in names[:VALUES]
         ]
     else:
-        place = [query.namespace, group_by]
-        names = yield from values_of("value", "facet where namespace = ? and name = ?", place, "", VALUES + 1)
+        key = [query.namespace, group_by]
+        names = yield from values_of("value", "facet where namespace = ? and name = ?", key, "", VALUES + 1)
         source = "facet where namespace = ? and name = ? and value = ?"
-        sources = [(source, [*place, name]) for name in names[:VALUES]]
+        sources = [(source, [*key, name]) for name in names[:VALUES]]
     counted = yield from _counted(sources, INDEXED if group_by == "workflow_type" else FACETS)
     counts = _told([_shown(dialect, group_by, name) for name in names[:VALUES]], counted)
     return counts._replace(complete=counts.complete and len(names) <= VALUES)
@@ -194,7 +194,7 @@ def _values(dialect: Dialect, query: RunQuery, group_by: str) -> Steps[RunCounts
 
 def values_of(column: str, source: str, given: list[Any], start: str, limit: int) -> Steps[list[str]]:
     """The different values of a column from `start` on, by its index, in their order."""
-    found = yield (
+    answer = yield (
         f"with recursive seen (value, place) as (\n"
         f"  select (select {column} from {source} and {column} >= ? order by {column} limit 1), 1\n"
         f"  union all\n"
@@ -203,19 +203,19 @@ def values_of(column: str, source: str, given: list[Any], start: str, limit: int
         f"select value from seen where value is not null",
         [*given, start, *given],
     )
-    return [value for (value,) in found]
+    return [value for (value,) in answer]
 
 
 def ready_groups(namespace: str, limit: int) -> Steps[dict[TaskGroup, int]]:
-    """What is ready, by what a worker must serve to take it, and how many runs wait for that."""
-    found = yield (
+    """Ready tasks by queue, type and build, with the number of runs that wait for each."""
+    answer = yield (
         "select queue, task_kind, task_type, build, count(*) from (\n"
         "  select queue, task_kind, task_type, build from workflow_run_summaries\n"
         f"  where namespace = ? and state = 'ready' limit {INDEXED}\n) as waiting\n"
         f"group by 1, 2, 3, 4 order by 5 desc limit {limit}",
         [namespace],
     )
-    return {TaskGroup(queue, kind or "", type or "", build): number for queue, kind, type, build, number in found}
+    return {TaskGroup(queue, kind or "", type or "", build): number for queue, kind, type, build, number in answer}
 
 
 def suggest(dialect: Dialect, namespace: str, field: str, prefix: str, limit: int) -> Steps[list[str]]:
@@ -245,5 +245,5 @@ def _suggested_values(
     begin: str = start[0][0]
     texts = yield from values_of(column, source, given, begin.removesuffix('"'), limit)
     others = yield from values_of(column, source, given, "b:", limit)
-    found = [as_text(dialect, value) for value in dict.fromkeys((*texts, *others))]
-    return [value for value in found if value.startswith(prefix)][:limit]
+    suggested = [as_text(dialect, value) for value in dict.fromkeys((*texts, *others))]
+    return [value for value in suggested if value.startswith(prefix)][:limit]

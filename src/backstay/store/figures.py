@@ -22,6 +22,22 @@ MOST_WAKES = 200_000
 """How many wakes are counted, of all namespaces."""
 
 
+class StatusCount(NamedTuple):
+    """How many runs have a status, archived or not."""
+
+    status: str
+    archived: bool
+    runs: int
+
+
+class HistorySizes(NamedTuple):
+    """Sizes of the histories of open runs: how many are over a threshold, the most events, the most bytes."""
+
+    over: int
+    events: int
+    size: int
+
+
 class ReadyGroup(NamedTuple):
     """Runs that wait for a worker of this queue, type and build (None: of any build)."""
 
@@ -30,6 +46,28 @@ class ReadyGroup(NamedTuple):
     type: str | None
     build: str | None
     runs: int
+
+
+class OpenRuns(NamedTuple):
+    """Open runs by the state in their summary, and how many there are, whether or not they have one."""
+
+    states: dict[str, int]
+    runs: int
+
+    @property
+    def without_view(self) -> int:
+        """Runs without a summary yet. With the states they add up to all open runs."""
+        return self.runs - sum(self.states.values())
+
+
+class DamagedRun(NamedTuple):
+    """An open run whose history cannot be folded: since when that is known, and how many open tasks it has."""
+
+    workflow: int
+    workflow_id: str
+    run_id: str
+    since: Micros
+    tasks: int
 
 
 class BuildCount(NamedTuple):
@@ -41,7 +79,7 @@ class BuildCount(NamedTuple):
 
 
 class AttentionCount(NamedTuple):
-    """How many runs need somebody for the same cause, and since when the oldest of them does."""
+    """How many runs need attention for the same cause, and since when the oldest of them does."""
 
     cause: str
     runs: int
@@ -122,8 +160,17 @@ class ScheduleCounts(NamedTuple):
 class FiguresStore(Protocol):
     """The part of a store that operators count with."""
 
-    def count_states(self, namespace: str) -> Awaitable[tuple[dict[str, int], int]]:
-        """Open runs by the state in their summary, and how many are open, whether or not they have one."""
+    def count_states(self, namespace: str, closed_after: Micros) -> Awaitable[OpenRuns]:
+        """Open runs by the state in their summary. A run that has closed since `closed_after` does not count as open, whatever
+        its summary still says; the summary of a run that closed earlier is up to date."""
+        ...
+
+    def runs_without_view(self, namespace: str, limit: int) -> Awaitable[tuple[int, Micros | None]]:
+        """Open runs without a summary among the newest of each status, and when the oldest of them started."""
+        ...
+
+    def damaged_runs(self, namespace: str, limit: int) -> Awaitable[list[DamagedRun]]:
+        """Open runs that are marked as ones whose history cannot be folded."""
         ...
 
     def ready_runs(self, namespace: str) -> Awaitable[list[ReadyGroup]]:
@@ -133,7 +180,7 @@ class FiguresStore(Protocol):
     def open_builds(self, namespace: str) -> Awaitable[list[BuildCount]]: ...
 
     def attention_counts(self, namespace: str) -> Awaitable[list[AttentionCount]]:
-        """Runs that need somebody, by cause, as stored views say it."""
+        """Runs that need attention, by cause, as stored views say it."""
         ...
 
     def open_sizes(self, namespace: str, events: int, size: int) -> Awaitable[OpenSizes]:
@@ -183,31 +230,40 @@ class Figures(ABC):
     @abstractmethod
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Sequence[Row]], T]) -> Awaitable[T]: ...
 
-    def count_states(self, namespace: str) -> Awaitable[tuple[dict[str, int], int]]:
-        def shape(found: Sequence[Row]) -> tuple[dict[str, int], int]:
-            states = {str(state): int(count) for state, count in found}
-            return states, states.pop("", 0)
+    def count_states(self, namespace: str, closed_after: Micros) -> Awaitable[OpenRuns]:
+        def shape(rows: Sequence[Row]) -> OpenRuns:
+            states: dict[str, int] = {}
+            for state, count in rows:
+                states[state] = states.get(state, 0) + int(count)
+            runs = states.pop("", 0)
+            return OpenRuns({state: count for state, count in states.items() if count}, runs)
 
-        return self._ask("count_states", (namespace, namespace), shape)
+        return self._ask("count_states", (namespace, namespace, closed_after, namespace), shape)
+
+    def runs_without_view(self, namespace: str, limit: int) -> Awaitable[tuple[int, Micros | None]]:
+        return self._ask("runs_without_view", (namespace, limit) * 3, lambda rows: (int(rows[0][0]), rows[0][1]))
+
+    def damaged_runs(self, namespace: str, limit: int) -> Awaitable[list[DamagedRun]]:
+        return self._ask("damaged_runs", (namespace, limit), lambda rows: [DamagedRun(*row) for row in rows])
 
     def ready_runs(self, namespace: str) -> Awaitable[list[ReadyGroup]]:
-        return self._ask("ready_runs", (namespace,), lambda found: [ReadyGroup(*row) for row in found])
+        return self._ask("ready_runs", (namespace,), lambda rows: [ReadyGroup(*row) for row in rows])
 
     def open_builds(self, namespace: str) -> Awaitable[list[BuildCount]]:
-        return self._ask("open_builds", (namespace,), lambda found: [BuildCount(*row) for row in found])
+        return self._ask("open_builds", (namespace,), lambda rows: [BuildCount(*row) for row in rows])
 
     def attention_counts(self, namespace: str) -> Awaitable[list[AttentionCount]]:
-        return self._ask("attention_counts", (namespace,), lambda found: [AttentionCount(*row) for row in found])
+        return self._ask("attention_counts", (namespace,), lambda rows: [AttentionCount(*row) for row in rows])
 
     def open_sizes(self, namespace: str, events: int, size: int) -> Awaitable[OpenSizes]:
-        asked = (events or _NO_BOUND, size or _NO_BOUND, namespace)
-        return self._ask("open_sizes", asked, lambda found: OpenSizes(*(int(number or 0) for number in found[0])))
+        parameters = (events or _NO_BOUND, size or _NO_BOUND, namespace)
+        return self._ask("open_sizes", parameters, lambda rows: OpenSizes(*(int(number or 0) for number in rows[0])))
 
     def waiting_tasks(self, namespace: str, now: Micros) -> Awaitable[list[WaitingGroup]]:
-        def shape(found: Sequence[Row]) -> list[WaitingGroup]:
+        def shape(rows: Sequence[Row]) -> list[WaitingGroup]:
             return [
                 WaitingGroup(queue, kind, type, build or None, waiting, oldest)
-                for queue, kind, type, build, waiting, oldest in found
+                for queue, kind, type, build, waiting, oldest in rows
             ]
 
         return self._ask("waiting_tasks", (namespace, now), shape)
@@ -215,8 +271,8 @@ class Figures(ABC):
     def waiting_page(
         self, namespace: str, queue: str, now: Micros, after: tuple[Micros, int, str] | None, limit: int
     ) -> Awaitable[list[WaitingTask]]:
-        def shape(found: Sequence[Row]) -> list[WaitingTask]:
-            return [WaitingTask(task, *row[1:]) for row in found for task in tasks((row[0],))]
+        def shape(rows: Sequence[Row]) -> list[WaitingTask]:
+            return [WaitingTask(task, *row[1:]) for row in rows for task in tasks((row[0],))]
 
         return self._ask("waiting_page", (namespace, queue, now, *(after or (-1, 0, "")), limit), shape)
 
@@ -226,34 +282,34 @@ class Figures(ABC):
         return self._ask(
             "started_and_ended",
             (namespace, grain, since, before),
-            lambda found: [TallyCount(*(int(number) for number in row)) for row in found],
+            lambda rows: [TallyCount(*(int(number) for number in row)) for row in rows],
         )
 
     def durations(self, namespace: str, grain: Micros, since: Micros, before: Micros) -> Awaitable[list[DurationCount]]:
         return self._ask(
             "durations",
             (namespace, grain, since, before),
-            lambda found: [DurationCount(type, outcome, bucket, int(runs)) for type, outcome, bucket, runs in found],
+            lambda rows: [DurationCount(type, outcome, bucket, int(runs)) for type, outcome, bucket, runs in rows],
         )
 
     async def wakes(self, namespace: str, now: Micros, until: Micros, interval: Micros) -> Wakes:
         last: Micros | None = await self._ask("wake_at", (now, MOST_WAKES), _first)
         if last is not None and last < until:
             until = max(now + (last - now) // interval * interval, now + interval)
-        asked = (now, interval, interval, until, namespace, interval)
-        counts = await self._ask("wakes", asked, lambda found: {at: int(runs) for at, runs in found if runs})
+        parameters = (now, interval, interval, until, namespace, interval)
+        counts = await self._ask("wakes", parameters, lambda rows: {at: int(runs) for at, runs in rows if runs})
         return Wakes(counts, until)
 
     def overdue(self, namespace: str, before: Micros, limit: int) -> Awaitable[OverdueCount]:
-        return self._ask("overdue", (before, limit, namespace), lambda found: OverdueCount(*found[0]))
+        return self._ask("overdue", (before, limit, namespace), lambda rows: OverdueCount(*rows[0]))
 
     def schedule_counts(self, namespace: str, due: Micros, overdue: Micros) -> Awaitable[ScheduleCounts]:
-        def shape(found: Sequence[Row]) -> ScheduleCounts:
-            active, paused, soon, late, first = found[0]
+        def shape(rows: Sequence[Row]) -> ScheduleCounts:
+            active, paused, soon, late, first = rows[0]
             return ScheduleCounts(int(active or 0), int(paused or 0), int(soon or 0), int(late or 0), first)
 
         return self._ask("schedule_counts", (due, overdue, namespace), shape)
 
 
-def _first(found: Sequence[Row]) -> Any:
-    return found[0][0] if found else None
+def _first(rows: Sequence[Row]) -> Any:
+    return rows[0][0] if rows else None

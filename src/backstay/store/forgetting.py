@@ -1,8 +1,9 @@
 """How a process notices that its database has lost commits which it had confirmed: a backup was restored, or a standby promoted
 that did not have them.
 
-What is gone is gone. But a process whose memory is ahead of its database would work on what never was. So each compares what it
-was told with what it finds: the number of its last batch when it begins a session, and the terms of shards at each look.
+Lost commits cannot be restored. But a process whose memory is ahead of its database would work on what never was. So
+each process compares confirmed values with stored ones: the number of its last batch when it begins a session, and the
+terms of shards at each look.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def lost_commits(confirmed: int, committed: int | None, *, owns: bool) -> str | 
 
 
 def moved(known: Sequence[ShardRow], rows: Mapping[int, ShardRow]) -> Sequence[ShardRow]:
-    """What is known after this process has changed the owners of shards. `known` is empty before the first look."""
+    """The known owners after this process has changed some. `known` is empty before the first look."""
     return [rows.get(shard, row) for shard, row in enumerate(known)]
 
 
-def went_back(known: Sequence[ShardRow], found: Sequence[ShardRow]) -> bool:
-    """Whether a shard has an owner whom it had before: terms only grow. `known` was so before it was looked."""
-    return any(now.term < before.term for before, now in zip(known, found, strict=False))
+def went_back(known: Sequence[ShardRow], shards: Sequence[ShardRow]) -> bool:
+    """Whether a shard has an owner of an earlier term: terms only grow. `known` was so before it was looked."""
+    return any(now.term < before.term for before, now in zip(known, shards, strict=False))

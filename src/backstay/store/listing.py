@@ -22,7 +22,7 @@ def select_runs(
     search: Callable[[str, str | float | bool], Clause],
     unindexed_namespace: str,
 ) -> Clause:
-    # If no index has what is asked for, runs are read in their order: an index on the namespace would sort all of them.
+    # If no index fits the query, runs are read in their order: an index on the namespace would sort all of them.
     indexed = where.status or where.statuses or where.workflow_type or where.business_key
     clauses = ["namespace = ?" if indexed else f"{unindexed_namespace} = ?"]
     parameters: list[Any] = [where.namespace]

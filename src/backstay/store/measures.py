@@ -1,4 +1,4 @@
-"""What operators measure: tasks and runs that do not move, failures, and the runs at the extremes.
+"""Measures for operators: tasks and runs that do not move, failures, and the runs at the extremes.
 
 Like figures, these come from indexes or from open work only, and nothing but operators waits for them. Failures are counted from
 events, by an index of their own: they are there as long as their run is.
@@ -17,7 +17,7 @@ from backstay.store.rows import Row, tasks
 T = TypeVar("T")
 
 MOST = 10_000
-"""How many runs or tasks a list of what does not move has at most."""
+"""The most entries in a list of runs or tasks that do not move."""
 CLOSED_LOOKED_AT = 10_000
 """How many closed runs, the last ones, the longest is looked for among."""
 
@@ -121,7 +121,7 @@ MEASURES = frozenset(name for name in vars(MeasuresStore) if not name.startswith
     "count_by_status",
     "history_sizes",
 }
-"""Their queries, which have the same names, and two more that only metrics ask for."""
+"""Their queries, which have the same names, and two more for metrics only."""
 
 
 class Measures(ABC):
@@ -131,32 +131,32 @@ class Measures(ABC):
     def _ask(self, query: str, parameters: Sequence[Any], shape: Callable[[Sequence[Row]], T]) -> Awaitable[T]: ...
 
     def ready_counts(self, namespace: str, now: Micros) -> Awaitable[list[ReadyCount]]:
-        return self._ask("ready_counts", (now, now, namespace), lambda found: [ReadyCount(*row) for row in found])
+        return self._ask("ready_counts", (now, now, namespace), lambda rows: [ReadyCount(*row) for row in rows])
 
     def worn_tasks(self, namespace: str) -> Awaitable[list[Task]]:
-        return self._ask("worn_tasks", (namespace, 5 * MOST), lambda found: list(tasks(body for (body,) in found)))
+        return self._ask("worn_tasks", (namespace, 5 * MOST), lambda rows: list(tasks(body for (body,) in rows)))
 
     def overdue_tasks(self, namespace: str, before: Micros) -> Awaitable[list[OverdueTask]]:
-        asked = (namespace, before, 10 * MOST)
-        return self._ask("overdue_tasks", asked, lambda found: [OverdueTask(*row) for row in found])
+        parameters = (namespace, before, 10 * MOST)
+        return self._ask("overdue_tasks", parameters, lambda rows: [OverdueTask(*row) for row in rows])
 
     def waiting_runs(
         self, namespace: str, queue: str, kind: str, type: str, build: str | None, now: Micros
     ) -> Awaitable[int]:
-        asked = (namespace, queue, kind, type, build or "", now)
-        return self._ask("waiting_runs", asked, lambda found: int(found[0][0]))
+        parameters = (namespace, queue, kind, type, build or "", now)
+        return self._ask("waiting_runs", parameters, lambda rows: int(rows[0][0]))
 
     def lost_work(self, namespace: str) -> Awaitable[list[LostWork]]:
-        return self._ask("lost_work", (namespace, namespace, MOST), lambda found: [LostWork(*row) for row in found])
+        return self._ask("lost_work", (namespace, namespace, MOST), lambda rows: [LostWork(*row) for row in rows])
 
     def lost_wakes(self, namespace: str) -> Awaitable[list[LostWork]]:
-        return self._ask("lost_wakes", (namespace, MOST), lambda found: [LostWork(*row) for row in found])
+        return self._ask("lost_wakes", (namespace, MOST), lambda rows: [LostWork(*row) for row in rows])
 
     def open_states(self, namespace: str) -> Awaitable[list[OpenState]]:
-        return self._ask("open_states", (namespace,), lambda found: [OpenState(*row) for row in found])
+        return self._ask("open_states", (namespace,), lambda rows: [OpenState(*row) for row in rows])
 
     def failures(self, namespace: str, since: Micros) -> Awaitable[dict[str, int]]:
-        return self._ask("failures", (since, namespace), lambda found: {str(kind): int(n) for kind, n in found})
+        return self._ask("failures", (since, namespace), lambda rows: {str(kind): int(n) for kind, n in rows})
 
     def most_failures(self, namespace: str, since: Micros) -> Awaitable[ExtremeRun | None]:
         return self._ask("most_failures", (since, namespace), _extreme)
@@ -171,8 +171,8 @@ class Measures(ABC):
         return self._ask("longest_closed", (namespace, CLOSED_LOOKED_AT), _extreme)
 
 
-def _extreme(found: Sequence[Row]) -> ExtremeRun | None:
-    if not found or found[0][3] is None:
+def _extreme(rows: Sequence[Row]) -> ExtremeRun | None:
+    if not rows or rows[0][3] is None:
         return None
-    workflow_id, run_id, workflow_type, value = found[0]
+    workflow_id, run_id, workflow_type, value = rows[0]
     return ExtremeRun(workflow_id, run_id, workflow_type, int(value))

@@ -1,11 +1,12 @@
-"""Ownership: which process works for which instances.
+"""Ownership: the process that works for each shard of instances.
 
-Instances are spread over shards by their keys. Each shard has at most one owner: the process that keeps its instances in memory,
-hands out their tasks, fires their timers and delivers their messages. Any other process may still commit to any instance under
-the guard of its row, and leaves a notice for the owner. So ownership decides who works, and never what is right.
+Instances are spread over shards by their keys. Each shard has at most one owner: the process that keeps its instances
+in memory, hands out their tasks, fires their timers and delivers their messages. Any other process may still commit to
+any instance under the guard of its row, and leaves a notice for the owner. So ownership decides which process works. It
+has no part in correctness.
 
 A file has one owner for all its shards: the process that holds its lock. A server has a row for every shard and one for every
-process that writes. A process that was not heard of is *deposed*: in one statement its row is fenced, which keeps every batch of
+process that writes. A silent process is *deposed*: in one statement its row is fenced, which keeps every batch of
 it from being written, and its shards become free.
 """
 
@@ -22,11 +23,11 @@ SHARDS = 256
 """A shard is the last bits of a key: `key & (SHARDS - 1)`."""
 
 SILENT: Micros = 15 * SECOND
-"""For so long a process may be silent before it is taken for dead."""
+"""How long a process may be silent before it is declared dead."""
 
 LEVEL = 1
-"""What this release can read: it grows when a release writes kinds of events, tasks or messages that earlier ones do not know.
-Processes use them once all of them have that level."""
+"""The level of this release: it grows when a release writes kinds of events, tasks or messages that earlier ones cannot
+read. Processes use them once all of them have that level."""
 
 
 def bytes_of(shards: Iterable[int]) -> bytes:
@@ -38,7 +39,7 @@ def bytes_of(shards: Iterable[int]) -> bytes:
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a process tells the others about itself."""
+    """The facts that a process publishes about itself."""
 
     weight: int = 1
     """Its share of all shards, in proportion to the weights of the others; 0: it owns none."""
@@ -50,20 +51,22 @@ class NodeFacts(Struct, frozen=True, kw_only=True, omit_defaults=True):
     draining: bool = False
     executes: bool = False
     """It runs tasks itself: it is a worker that is in no registry."""
+    code: str = ""
+    """A digest of the workflows that it runs itself."""
     embedded: bool = False
     """It is part of an application: workers of other processes have no link to it."""
     speaks: tuple[int, int] = (1, 1)
     """The first and the last version of the protocol between nodes that it understands."""
     level: int = 1
-    """What it can read of what others write: see `LEVEL`. This default, as that of `speaks`, is what a row without it means."""
+    """The level that it can read: see `LEVEL`. This default, as that of `speaks`, is the value of a row without it."""
     joining: bool = False
-    """It has just begun, and may still find that it cannot read what the others write."""
+    """It has just begun, and may still find rows that it cannot read."""
 
 
 class NodeRow(NamedTuple):
     """A process that writes to the database, as its row says. `silent`: since when it was not heard, by the database's clock.
 
-    `session` False: the session in which it writes is gone, so it is dead or reconnecting. None: nobody knows.
+    `session` False: the session in which it writes is gone, so it is dead or reconnecting. None: unknown.
     """
 
     id: int
@@ -88,11 +91,11 @@ class ShardRow(NamedTuple):
 
 
 class Ownership(NamedTuple):
-    """What a look at the rows found. `me` is the row of this process; fenced rows are left out of `nodes`. `shards` is the same
-    object as before while no row has changed.
+    """The result of a read of the rows. `me` is the row of this process; fenced rows are left out of `nodes`. `shards`
+    is the same object as before while no row has changed.
 
     `commits`: how much each other process has committed; `registry`: as `Store.registry_version`; `clock`: as `Store.clock`.
-    None: the store does not tell it with a look; ask `changed`, or these.
+    None: the store does not return it with the owners; call `changed`, or these.
     """
 
     me: int
@@ -104,9 +107,6 @@ class Ownership(NamedTuple):
 
 
 class OwnershipStore(Protocol):
-    exclusive: bool
-    """Whether one process owns all shards, or none."""
-
     shards: int
     """How many shards there are: a power of two."""
 
@@ -120,11 +120,11 @@ class OwnershipStore(Protocol):
         ...
 
     def look(self) -> Awaitable[Ownership]:
-        """Read who owns what, and who is alive."""
+        """Read the owners and the living processes."""
         ...
 
     def mark(self, facts: NodeFacts, now: Micros) -> Awaitable[bool]:
-        """Write what this process says about itself, that it is alive, and its clock. False: it was deposed."""
+        """Write the facts of this process, its sign of life, and its clock. False: it was deposed."""
         ...
 
     def claim(self, shards: Sequence[int]) -> Awaitable[dict[int, ShardRow]]:
@@ -142,7 +142,7 @@ class OwnershipStore(Protocol):
         ...
 
     def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> Awaitable[list[int]]:
-        """Give shards of this process to another, or to nobody; also to nobody if that process is fenced or has no row.
+        """Give shards of this process to another, or free them; also free them if that process is fenced or has no row.
 
         Returns those that were given. The caller owns them no more when it calls this.
         """

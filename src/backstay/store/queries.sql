@@ -50,8 +50,9 @@ order by next_wake, key
 limit ?
 
 -- name: ready
--- The row value compares like the index is ordered, so a page starts where the last one ended.
-select body
+-- The row value compares like the index is ordered, so a page starts where the last one ended. The columns name a task whose
+-- body cannot be read.
+select body, available_at, workflow, id
 from task
 where state = 'ready'
   and (available_at, workflow, id) > (?, ?, ?)
@@ -125,17 +126,54 @@ where namespace = ?
 group by status
 
 -- name: count_states
--- Open runs by the state in their summary; and how many there are, whether or not they have one.
+-- Open runs by the state in their summary, without those that have closed since it was written; and how many there are,
+-- whether or not they have one.
 select state, count(*)
 from workflow_run_summaries
 where namespace = ?
   and state in ('blocked', 'paused', 'ready', 'retrying', 'sleeping', 'waiting', 'working')
 group by state
 union all
+select s.state, -count(*)
+from run
+join workflow_run_summaries s on s.run = run.key
+where run.namespace = ?
+  and run.closed_at > ?
+  and s.state in ('blocked', 'paused', 'ready', 'retrying', 'sleeping', 'waiting', 'working')
+group by s.state
+union all
 select '', count(*)
 from run
 where namespace = ?
   and status in ('pending', 'running', 'waiting')
+
+-- name: runs_without_view
+-- Open runs without a summary, as far as it looks: how many, and since when the oldest of them has been there.
+select count(*), min(r.started_at)
+from (
+  select key, started_at
+  from (select key, started_at from run where namespace = ? and status = 'pending' order by key desc limit ?) p
+  union all
+  select key, started_at
+  from (select key, started_at from run where namespace = ? and status = 'running' order by key desc limit ?) p
+  union all
+  select key, started_at
+  from (select key, started_at from run where namespace = ? and status = 'waiting' order by key desc limit ?) p
+) r
+where not exists (select 1 from workflow_run_summaries s where s.run = r.key)
+
+-- name: damaged_runs
+-- Open runs whose history cannot be folded, by the mark in place of their summary, and the tasks that they still have.
+select s.workflow, r.workflow_id, r.run_id, s.since,
+  (select count(*) from task where task.workflow = s.workflow and task.state in ('ready', 'leased', 'failed'))
+from workflow_run_summaries s
+join run r on r.key = s.run
+where s.namespace = ?
+  and s.attention = 'blocked'
+  and s.schema = 0
+  and r.closed_at is null
+order by s.since, s.run
+limit ?
 
 -- name: ready_runs
 select queue, task_kind, task_type, build, count(*)
@@ -431,66 +469,119 @@ where not exists (select 1 from run where run.key = workflow_run_summaries.run)
 limit ?
 
 -- name: resume_page
--- One page of the liveness certificate: open runs by what resumes them. A task row that is missing resumes nothing.
+-- One page of the liveness certificate: open runs by what resumes them. A task row that is missing resumes nothing, and
+-- neither does anything of a history that is not whole: its last event is not the one that the row of the workflow names,
+-- an event is missing or added (a long history is not counted), or it is marked as one that cannot be folded.
+-- A run that is open is the newest of its workflow, whichever the row of the workflow names.
+-- Materialized, or SQLite would look for the rows of each history five times.
+with h as materialized (
+  select p.key, p.namespace, p.workflow_id, p.tasks, p.next_wake, p.awaited, p.outside, p.expects, p.is_open,
+    case when p.is_open then
+      exists(
+        select 1 from event where event.run = p.run and event.sequence = p.length and event.checksum = p.checksum
+      )
+      and (p.length > 1000 or p.length = (select count(*) from event where event.run = p.run))
+      and not exists(select 1 from workflow_run_summaries s where s.run = p.run and s.schema = 0)
+    end as whole
+  from (
+    select w.key, w.namespace, w.workflow_id, w.next_wake, w.awaited, w.outside, w.expects, w.run, w.length, w.checksum,
+      (select count(*) from task where task.workflow = w.key and state in ('ready', 'leased', 'failed')) as tasks,
+      coalesce(
+        (select run.closed_at is null from run where run.key = w.run),
+        exists(select 1 from run where run.workflow = w.key and run.closed_at is null)
+      )
+      or (select closed_at is null from run where run.workflow = w.key order by key desc limit 1) as is_open
+    from (
+      select *
+      from workflow
+      where key > ?
+        and namespace not like '%/%'
+      order by key
+      limit ?
+    ) w
+  ) p
+)
 select namespace, count(*), max(key),
   count(*) filter (where is_open),
-  count(*) filter (where is_open and tasks = expects and tasks > 0),
-  count(*) filter (where is_open and tasks = expects and tasks = 0 and next_wake is not null),
-  count(*) filter (where is_open and tasks = expects and tasks = 0 and next_wake is null and awaited > 0),
+  count(*) filter (where whole and tasks = expects and tasks > 0),
+  count(*) filter (where whole and tasks = expects and tasks = 0 and next_wake is not null),
+  count(*) filter (where whole and tasks = expects and tasks = 0 and next_wake is null and awaited > 0),
   count(*) filter (
-    where is_open and tasks = expects and tasks = 0 and next_wake is null and awaited = 0 and outside > 0
+    where whole and tasks = expects and tasks = 0 and next_wake is null and awaited = 0 and outside > 0
   )
-from (
-  select w.key, w.namespace, w.workflow_id, w.next_wake, w.awaited, w.outside, w.expects, w.run,
-    (select count(*) from task where task.workflow = w.key and state in ('ready', 'leased', 'failed')) as tasks,
-    exists(select 1 from run where run.key = w.run and run.closed_at is null) as is_open
-  from (
-    select *
-    from workflow
-    where key > ?
-      and namespace not like '%/%'
-    order by key
-    limit ?
-  ) w
-) p
+from h
 group by namespace
 
 -- name: stranded_page
-select p.key, p.namespace, p.workflow_id
+-- The open runs of such a page that nothing resumes, and whether their rows would.
+select key, namespace, workflow_id, resumable
 from (
-  select w.key, w.namespace, w.workflow_id, w.next_wake, w.awaited, w.outside, w.expects, w.run,
-    (select count(*) from task where task.workflow = w.key and state in ('ready', 'leased', 'failed')) as tasks
+  select h.key, h.namespace, h.workflow_id, h.whole, h.is_open,
+    tasks = expects and (tasks > 0 or next_wake is not null or awaited > 0 or outside > 0) as resumable
   from (
-    select *
-    from workflow
-    where key > ?
-      and namespace not like '%/%'
-    order by key
-    limit ?
-  ) w
-) p
-join run r on r.key = p.run
-where r.closed_at is null
-  and (tasks <> expects or (tasks = 0 and next_wake is null and awaited = 0 and outside = 0))
+    select p.key, p.namespace, p.workflow_id, p.tasks, p.next_wake, p.awaited, p.outside, p.expects, p.is_open,
+      case when p.is_open then
+        exists(
+          select 1 from event where event.run = p.run and event.sequence = p.length and event.checksum = p.checksum
+        )
+        and (p.length > 1000 or p.length = (select count(*) from event where event.run = p.run))
+        and not exists(select 1 from workflow_run_summaries s where s.run = p.run and s.schema = 0)
+      end as whole
+    from (
+      select w.key, w.namespace, w.workflow_id, w.next_wake, w.awaited, w.outside, w.expects, w.run, w.length, w.checksum,
+        (select count(*) from task where task.workflow = w.key and state in ('ready', 'leased', 'failed')) as tasks,
+        coalesce(
+          (select run.closed_at is null from run where run.key = w.run),
+          exists(select 1 from run where run.workflow = w.key and run.closed_at is null)
+        )
+        or (select closed_at is null from run where run.workflow = w.key order by key desc limit 1) as is_open
+      from (
+        select *
+        from workflow
+        where key > ?
+          and namespace not like '%/%'
+        order by key
+        limit ?
+      ) w
+    ) p
+  ) h
+) r
+where is_open
+  and not (whole and resumable)
+
+-- name: open_page
+-- Which instances of a page have an open run.
+select w.key,
+  coalesce(
+    (select run.closed_at is null from run where run.key = w.run),
+    exists(select 1 from run where run.workflow = w.key and run.closed_at is null)
+  )
+  or (select closed_at is null from run where run.workflow = w.key order by key desc limit 1)
+from (
+  select key, run
+  from workflow
+  where key > ?
+    and namespace not like '%/%'
+  order by key
+  limit ?
+) w
+order by w.key
 
 -- name: summary_counts
 -- Over the runs of workflows of one namespace, the newest first, as far as it looks.
 select count(*), count(s.run),
-  count(*) filter (where s.run is null),
+  count(*) filter (where s.run is null and r.started_at < ?),
   count(*) filter (
     where s.schema <> ? or s.stamp <> case when w.run = r.key then w.last else r.length end
   ),
   count(*) filter (
     where s.projected = 0 and s.stamp = case when w.run = r.key then w.last else r.length end
   ),
-  count(*) filter (where s.waits > 0), count(*) filter (where s.timeline > 0),
-  count(*) filter (where s.timers > 0), count(*) filter (where s.lineage > 0),
-  coalesce(sum(s.waits), 0), coalesce(sum(s.timeline), 0), coalesce(sum(s.timers), 0), coalesce(sum(s.lineage), 0),
   count(*) filter (where s.wait_kind is not null and r.closed_at is null),
   coalesce(sum(case when w.run = r.key then w.length else r.length end), 0),
   min(r.key)
 from (
-  select key, workflow, length, closed_at
+  select key, workflow, length, started_at, closed_at
   from run
   where namespace = ?
   order by key desc
@@ -584,20 +675,26 @@ delete from workflow_run_lineage_entries
 where not exists (select 1 from run where run.key = workflow_run_lineage_entries.run)
 
 -- name: count_waits
--- Over the same runs as `summary_counts`: entries, runs with any, runs with another number than their summary says, and runs
--- with a row that was changed.
+-- As `count_timeline`; a run without a summary should have the entries that it has.
 select coalesce(sum(v.entries), 0), count(*) filter (where v.entries > 0),
-  count(*) filter (where s.projected = 1 and s.waits <> coalesce(v.entries, 0)),
-  count(*) filter (where v.damaged > 0)
-from workflow_run_summaries s
+  count(*) filter (where coalesce(s.waits, v.entries) > 0),
+  count(*) filter (where s.projected = 1 and s.waits > 0 and s.waits <> coalesce(v.entries, 0)),
+  count(*) filter (where v.damaged > 0 or (s.projected = 1 and s.waits = 0 and v.entries > 0)),
+  count(*) filter (where s.run is null and v.entries is null and r.started_at < ?),
+  count(*) filter (
+    where s.projected = 1 and s.waits > 0 and s.waits <> coalesce(v.entries, 0)
+      and s.wait_kind is not null and r.closed_at is null
+  )
+from run r
+left join workflow_run_summaries s on s.run = r.key
 left join (
   select run, sum(entries) as entries, count(*) filter (where md5(body) <> digest) as damaged
   from workflow_run_waits
   where run >= ?
   group by run
-) v on v.run = s.run
-where s.namespace = ?
-  and s.run >= ?
+) v on v.run = r.key
+where r.namespace = ?
+  and r.key >= ?
 
 -- name: count_orphans_of_waits
 select count(*)
@@ -605,20 +702,35 @@ from workflow_run_waits
 where not exists (select 1 from run where run.key = workflow_run_waits.run)
 
 -- name: count_timeline
--- Over the same runs as `summary_counts`: entries, runs with any, runs with another number than their summary says, and runs
--- with a row that was changed.
+-- Over the same runs as `summary_counts`: entries, runs with any, runs that should have any, runs with another number than they
+-- should have, runs with a row that was changed or should not be there, runs of which neither entries nor a summary say
+-- anything, and of the runs with another number those that are open and wait for something. The number that a run should
+-- have is in its summary; without one it is the length of its history.
 select coalesce(sum(v.entries), 0), count(*) filter (where v.entries > 0),
-  count(*) filter (where s.projected = 1 and s.timeline <> coalesce(v.entries, 0)),
-  count(*) filter (where v.damaged > 0)
-from workflow_run_summaries s
+  count(*) filter (where coalesce(s.timeline, case when w.run = r.key then w.length else r.length end) > 0),
+  count(*) filter (
+    where case
+      when s.run is null then v.entries is null and r.started_at < ?
+      else s.projected = 1 and s.timeline > 0 and s.timeline <> coalesce(v.entries, 0)
+    end
+  ),
+  count(*) filter (where v.damaged > 0 or (s.projected = 1 and s.timeline = 0 and v.entries > 0)),
+  0,
+  count(*) filter (
+    where s.projected = 1 and s.timeline > 0 and s.timeline <> coalesce(v.entries, 0)
+      and s.wait_kind is not null and r.closed_at is null
+  )
+from run r
+join workflow w on w.key = r.workflow
+left join workflow_run_summaries s on s.run = r.key
 left join (
   select run, sum(entries) as entries, count(*) filter (where md5(body) <> digest) as damaged
   from workflow_run_timeline_entries
   where run >= ?
   group by run
-) v on v.run = s.run
-where s.namespace = ?
-  and s.run >= ?
+) v on v.run = r.key
+where r.namespace = ?
+  and r.key >= ?
 
 -- name: count_orphans_of_timeline
 select count(*)
@@ -626,20 +738,26 @@ from workflow_run_timeline_entries
 where not exists (select 1 from run where run.key = workflow_run_timeline_entries.run)
 
 -- name: count_timers
--- Over the same runs as `summary_counts`: entries, runs with any, runs with another number than their summary says, and runs
--- with a row that was changed.
+-- As `count_timeline`; a run without a summary should have the entries that it has.
 select coalesce(sum(v.entries), 0), count(*) filter (where v.entries > 0),
-  count(*) filter (where s.projected = 1 and s.timers <> coalesce(v.entries, 0)),
-  count(*) filter (where v.damaged > 0)
-from workflow_run_summaries s
+  count(*) filter (where coalesce(s.timers, v.entries) > 0),
+  count(*) filter (where s.projected = 1 and s.timers > 0 and s.timers <> coalesce(v.entries, 0)),
+  count(*) filter (where v.damaged > 0 or (s.projected = 1 and s.timers = 0 and v.entries > 0)),
+  count(*) filter (where s.run is null and v.entries is null and r.started_at < ?),
+  count(*) filter (
+    where s.projected = 1 and s.timers > 0 and s.timers <> coalesce(v.entries, 0)
+      and s.wait_kind is not null and r.closed_at is null
+  )
+from run r
+left join workflow_run_summaries s on s.run = r.key
 left join (
   select run, sum(entries) as entries, count(*) filter (where md5(body) <> digest) as damaged
   from workflow_run_timer_entries
   where run >= ?
   group by run
-) v on v.run = s.run
-where s.namespace = ?
-  and s.run >= ?
+) v on v.run = r.key
+where r.namespace = ?
+  and r.key >= ?
 
 -- name: count_orphans_of_timers
 select count(*)
@@ -647,20 +765,26 @@ from workflow_run_timer_entries
 where not exists (select 1 from run where run.key = workflow_run_timer_entries.run)
 
 -- name: count_lineage
--- Over the same runs as `summary_counts`: entries, runs with any, runs with another number than their summary says, and runs
--- with a row that was changed.
+-- As `count_timeline`; a run without a summary should have the entries that it has.
 select coalesce(sum(v.entries), 0), count(*) filter (where v.entries > 0),
-  count(*) filter (where s.projected = 1 and s.lineage <> coalesce(v.entries, 0)),
-  count(*) filter (where v.damaged > 0)
-from workflow_run_summaries s
+  count(*) filter (where coalesce(s.lineage, v.entries) > 0),
+  count(*) filter (where s.projected = 1 and s.lineage > 0 and s.lineage <> coalesce(v.entries, 0)),
+  count(*) filter (where v.damaged > 0 or (s.projected = 1 and s.lineage = 0 and v.entries > 0)),
+  count(*) filter (where s.run is null and v.entries is null and r.started_at < ?),
+  count(*) filter (
+    where s.projected = 1 and s.lineage > 0 and s.lineage <> coalesce(v.entries, 0)
+      and s.wait_kind is not null and r.closed_at is null
+  )
+from run r
+left join workflow_run_summaries s on s.run = r.key
 left join (
   select run, sum(entries) as entries, count(*) filter (where md5(body) <> digest) as damaged
   from workflow_run_lineage_entries
   where run >= ?
   group by run
-) v on v.run = s.run
-where s.namespace = ?
-  and s.run >= ?
+) v on v.run = r.key
+where r.namespace = ?
+  and r.key >= ?
 
 -- name: count_orphans_of_lineage
 select count(*)

@@ -1,4 +1,4 @@
-"""Reading, the same in every dialect: which named query answers a method, and what its rows mean.
+"""Reading, the same in every dialect: the named query of each method, and the meaning of its rows.
 
 History is verified wherever it is read: each event is chained to the one before it, and the instance row knows where the
 chain ends.
@@ -10,38 +10,37 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from msgspec import DecodeError
 from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged, Recorded, restore, unpack_buffered
+from backstay.kernel.names import is_storable
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup
 from backstay.store import (
-    HistorySizes,
     Loaded,
     Located,
     LoggedCommand,
     Opening,
     Ready,
     RegistryEntry,
-    StatusCount,
     StoredSend,
     rows,
 )
 from backstay.store.counting import RunCounts, count, ready_groups, suggest
-from backstay.store.figures import Figures
+from backstay.store.figures import Figures, HistorySizes, StatusCount
 from backstay.store.measures import Measures
 from backstay.store.rows import Row, of_call
 from backstay.store.search import SearchedRuns, Steps, search
 from backstay.store.search_conditions import Dialect, is_possible, possible
 from backstay.store.views import (
-    VIEWS,
+    NEVER,
     BlockedPlace,
     InstanceFacts,
     ResumeCounts,
     ResumePage,
+    StrandedPlace,
     SummaryCounts,
     SummaryRow,
     Unprojected,
@@ -123,11 +122,11 @@ class Reading(Figures, Measures):
         return self._walk(lambda: ready_groups(namespace, limit))
 
     def find(self, namespace: str, workflow_id: str) -> Awaitable[int | None]:
-        return self._ask("find", (namespace, workflow_id), lambda found: found[0][0] if found else None)
+        return self._ask("find", (namespace, workflow_id), lambda answer: answer[0][0] if answer else None)
 
     def find_all(self, namespace: str, workflow_ids: Sequence[str]) -> Awaitable[dict[str, int]]:
         # One impossible id must not fail the query for the others.
-        possible = [id for id in workflow_ids if _possible(id)]
+        possible = [id for id in workflow_ids if is_storable(id)]
         return self._ask("find_all", (self._listed(possible), namespace), _by_name)
 
     @abstractmethod
@@ -135,29 +134,29 @@ class Reading(Figures, Measures):
         """Several texts as one parameter."""
 
     def locate(self, namespace: str, run_id: str) -> Awaitable[Located | None]:
-        return self._ask("locate", (run_id, namespace), lambda found: Located(*found[0]) if found else None)
+        return self._ask("locate", (run_id, namespace), lambda answer: Located(*answer[0]) if answer else None)
 
     def last(self, key: int) -> Awaitable[int | None]:
-        return self._ask("last", (key,), lambda found: found[0][0] if found else None)
+        return self._ask("last", (key,), lambda answer: answer[0][0] if answer else None)
 
     def moved(self, seen: Mapping[int, int | None]) -> Awaitable[dict[int, int | None]]:
         if not seen:
             return Ready({})
         pairs = rows.encode([(key, last or 0) for key, last in seen.items()]).decode()
-        return self._ask("moved", (pairs,), lambda found: {row[0]: row[1] for row in found})
+        return self._ask("moved", (pairs,), lambda answer: {row[0]: row[1] for row in answer})
 
     def history(self, run: int, after: int = 0, limit: int | None = None) -> Awaitable[list[Recorded]]:
         # From the middle of a history one row more is read: the next event is chained to its checksum.
         start = max(after - 1, 0)
         count = _EVERYTHING if limit is None else limit + (after - start)
-        return self._ask("history", (run, start, count), lambda found: verified(self._kinds, run, found, after))
+        return self._ask("history", (run, start, count), lambda answer: verified(self._kinds, run, answer, after))
 
     def last_event(self, run: int) -> Awaitable[Recorded | None]:
-        def shape(found: Found) -> Recorded | None:
-            if not found:
+        def shape(answer: Found) -> Recorded | None:
+            if not answer:
                 return None
-            previous = (found[1][0], found[1][5]) if len(found) > 1 else (0, 0)
-            return restore(self._kinds, run, tuple(found[0]), previous)
+            previous = (answer[1][0], answer[1][5]) if len(answer) > 1 else (0, 0)
+            return restore(self._kinds, run, tuple(answer[0]), previous)
 
         return self._ask("last_event", (run,), shape)
 
@@ -174,13 +173,16 @@ class Reading(Figures, Measures):
     def ready(
         self, limit: int, after: tuple[Micros, int, str] | None = None, *, shards: Sequence[int] | None = None
     ) -> Awaitable[list[Task]]:
-        return self._ask("ready", (*(after or (-1, 0, "")), limit), tasks_of, shards=shards)
+        def shape(answer: Found) -> list[Task]:
+            return [rows.ready_task(body, at, workflow, id) for body, at, workflow, id in answer]
+
+        return self._ask("ready", (*(after or (-1, 0, "")), limit), shape, shards=shards)
 
     def leased(self, *, shards: Sequence[int] | None = None) -> Awaitable[list[Task]]:
         return self._ask("by_state", ("leased",), tasks_of, shards=shards)
 
     def leased_by(self, namespace: str, owner: str, call: str) -> Awaitable[list[Task]]:
-        return self._ask("by_state", ("leased",), lambda found: of_call(tasks_of(found), namespace, owner, call))
+        return self._ask("by_state", ("leased",), lambda answer: of_call(tasks_of(answer), namespace, owner, call))
 
     def endless(
         self, limit: int, after: tuple[int, str] | None = None, *, shards: Sequence[int] | None = None
@@ -202,14 +204,14 @@ class Reading(Figures, Measures):
         return self._ask("mismatched", (after, limit), shape, shards=shards)
 
     def run(self, namespace: str, run_id: str) -> Awaitable[RunRow | None]:
-        return self._ask("run_by_id", (run_id, namespace), lambda found: rows.run(found[0]) if found else None)
+        return self._ask("run_by_id", (run_id, namespace), lambda answer: rows.run(answer[0]) if answer else None)
 
     def count_by_status(self, namespace: str) -> Awaitable[list[StatusCount]]:
-        def shape(found: Found) -> list[StatusCount]:
-            archived = {str(status): int(runs) for status, kept, runs in found if kept}
+        def shape(answer: Found) -> list[StatusCount]:
+            archived = {str(status): int(runs) for status, kept, runs in answer if kept}
             return [
                 StatusCount(status, kept, runs)
-                for status, every in ((str(status), int(runs)) for status, kept, runs in found if not kept)
+                for status, every in ((str(status), int(runs)) for status, kept, runs in answer if not kept)
                 for kept, runs in ((False, every - archived.get(status, 0)), (True, archived.get(status, 0)))
                 if runs
             ]
@@ -217,19 +219,21 @@ class Reading(Figures, Measures):
         return self._ask("count_by_status", (namespace, namespace), shape)
 
     def event_types(self, namespace: str) -> Awaitable[dict[str, int]]:
-        return self._ask("event_types", (namespace,), lambda found: {str(kind): int(count) for kind, count in found})
+        return self._ask("event_types", (namespace,), lambda answer: {str(kind): int(count) for kind, count in answer})
 
     def history_sizes(self, namespace: str, events: int, size: int) -> Awaitable[HistorySizes]:
-        asked = (events or _EVERYTHING, size or _EVERYTHING, namespace)
-        return self._ask("history_sizes", asked, lambda found: HistorySizes(*(int(number or 0) for number in found[0])))
+        parameters = (events or _EVERYTHING, size or _EVERYTHING, namespace)
+        return self._ask(
+            "history_sizes", parameters, lambda answer: HistorySizes(*(int(number or 0) for number in answer[0]))
+        )
 
     def sizes(self, runs: Sequence[int]) -> Awaitable[dict[int, tuple[int, int]]]:
         named = ",".join(map(str, runs))
-        return self._ask("sizes", (named,), lambda found: {run: (count, int(size)) for run, count, size in found})
+        return self._ask("sizes", (named,), lambda answer: {run: (count, int(size)) for run, count, size in answer})
 
     def commands(self, workflow: int, skip: int = 0, limit: int | None = None) -> Awaitable[list[CommandRecord]]:
-        asked = (workflow, _EVERYTHING if limit is None else limit, skip)
-        return self._ask("commands", asked, lambda found: [rows.command(row) for row in found])
+        parameters = (workflow, _EVERYTHING if limit is None else limit, skip)
+        return self._ask("commands", parameters, lambda answer: [rows.command(row) for row in answer])
 
     def command_sizes(self, before: int, limit: int, workflow: int | None) -> Awaitable[list[int]]:
         if workflow is None:
@@ -242,12 +246,12 @@ class Reading(Figures, Measures):
         return self._ask("command_log_of", (workflow, before, limit), _logged)
 
     def command(self, workflow: int, command_type: str, request_id: str) -> Awaitable[CommandRecord | None]:
-        asked = (workflow, command_type, request_id)
-        return self._ask("command_by_request", asked, lambda found: rows.command(found[0]) if found else None)
+        parameters = (workflow, command_type, request_id)
+        return self._ask("command_by_request", parameters, lambda answer: rows.command(answer[0]) if answer else None)
 
     def last_command(self, workflow: int, command_type: str) -> Awaitable[CommandRecord | None]:
-        asked = (workflow, command_type)
-        return self._ask("last_command", asked, lambda found: rows.command(found[0]) if found else None)
+        parameters = (workflow, command_type)
+        return self._ask("last_command", parameters, lambda answer: rows.command(answer[0]) if answer else None)
 
     def sends(self, after: int, limit: int, *, shards: Sequence[int] | None = None) -> Awaitable[list[StoredSend]]:
         return self._ask("sends", (after, limit), _sends, shards=shards)
@@ -264,28 +268,28 @@ class Reading(Figures, Measures):
         self, namespace: str, before: Micros, limit: int, *, shards: Sequence[int] | None = None
     ) -> Awaitable[list[RunRow]]:
         return self._ask(
-            "expired", (before, namespace, limit), lambda found: [rows.run(row) for row in found], shards=shards
+            "expired", (before, namespace, limit), lambda answer: [rows.run(row) for row in answer], shards=shards
         )
 
     def kept(self, kind: str) -> Awaitable[list[RegistryEntry]]:
-        return self._ask("kept", (kind,), lambda found: [RegistryEntry(kind, *row) for row in found])
+        return self._ask("kept", (kind,), lambda answer: [RegistryEntry(kind, *row) for row in answer])
 
     # -- stored views
 
     def summaries(self, runs: Sequence[int]) -> Awaitable[dict[int, SummaryRow]]:
         named = ",".join(map(str, runs))
-        return self._ask("summaries", (named,), lambda found: {row[0]: SummaryRow(*row) for row in found})
+        return self._ask("summaries", (named,), lambda answer: {row[0]: SummaryRow(*row) for row in answer})
 
     def blocked(self, namespace: str, workflow_type: str, limit: int) -> Awaitable[list[BlockedPlace]]:
-        asked = (namespace, workflow_type, limit)
-        return self._ask("blocked", asked, lambda found: [BlockedPlace(*row) for row in found])
+        parameters = (namespace, workflow_type, limit)
+        return self._ask("blocked", parameters, lambda answer: [BlockedPlace(*row) for row in answer])
 
     def view_rows(self, view: str, run: int) -> Awaitable[list[ViewRow]]:
-        return self._ask(f"rows_of_{view}", (run,), lambda found: [ViewRow(*row) for row in found])
+        return self._ask(f"rows_of_{view}", (run,), lambda answer: [ViewRow(*row) for row in answer])
 
     def facts(self, workflows: Sequence[int]) -> Awaitable[dict[int, InstanceFacts]]:
         named = ",".join(map(str, workflows))
-        return self._ask("facts", (named,), lambda found: {row[0]: InstanceFacts(*row) for row in found})
+        return self._ask("facts", (named,), lambda answer: {row[0]: InstanceFacts(*row) for row in answer})
 
     def unprojected(self, schema: int, after: int, limit: int) -> Awaitable[Unprojected]:
         def shape(page: Found) -> Unprojected:
@@ -297,15 +301,17 @@ class Reading(Figures, Measures):
         return self._ask("unprojected", (schema, after, limit), shape)
 
     def closed_but_open(self) -> Awaitable[list[int]]:
-        return self._ask("closed_but_open", (), lambda found: [run for (run,) in found])
+        return self._ask("closed_but_open", (), lambda answer: [run for (run,) in answer])
 
     def orphaned_views(self, limit: int) -> Awaitable[list[int]]:
-        return self._ask("summary_orphans", (limit,), lambda found: [run for (run,) in found])
+        return self._ask("summary_orphans", (limit,), lambda answer: [run for (run,) in answer])
 
-    async def count_summaries(self, namespace: str, schema: int, limit: int) -> tuple[SummaryCounts, int]:
-        asked = (schema, namespace, limit)
-        counted: Row = await self._ask("summary_counts", asked, lambda found: found[0])
-        orphaned: int = await self._ask("count_summary_orphans", (), lambda found: found[0][0])
+    async def count_summaries(
+        self, namespace: str, schema: int, limit: int, settled: Micros = NEVER
+    ) -> tuple[SummaryCounts, int]:
+        parameters = (settled, schema, namespace, limit)
+        counted: Row = await self._ask("summary_counts", parameters, lambda answer: answer[0])
+        orphaned: int = await self._ask("count_summary_orphans", (), lambda answer: answer[0][0])
         numbers = [int(number or 0) for number in counted]
         counts = SummaryCounts(
             runs=numbers[0],
@@ -314,85 +320,77 @@ class Reading(Figures, Measures):
             stale=numbers[3],
             unprojected=numbers[4],
             orphaned=orphaned,
-            with_entries=dict(zip(VIEWS, numbers[5:9], strict=True)),
-            entries=dict(zip(VIEWS, numbers[9:13], strict=True)),
-            open_waits=numbers[13],
-            events=numbers[14],
+            open_waits=numbers[5],
+            events=numbers[6],
         )
-        return counts, numbers[15]
+        return counts, numbers[7]
 
-    async def count_view(self, view: str, namespace: str, oldest: int) -> ViewCounts:
-        counted: Row = await self._ask(f"count_{view}", (oldest, namespace, oldest), lambda found: found[0])
-        orphaned: int = await self._ask(f"count_orphans_of_{view}", (), lambda found: found[0][0])
-        rows_found, runs, short, damaged = (int(number) for number in counted)
-        return ViewCounts(rows_found, runs, orphaned, short, damaged)
+    async def count_view(self, view: str, namespace: str, oldest: int, settled: Micros = NEVER) -> ViewCounts:
+        parameters = (settled, oldest, namespace, oldest)
+        counted: Row = await self._ask(f"count_{view}", parameters, lambda answer: answer[0])
+        orphaned: int = await self._ask(f"count_orphans_of_{view}", (), lambda answer: answer[0][0])
+        rows_found, runs, canonical, short, wrong, unknown, waiting = (int(number) for number in counted)
+        return ViewCounts(rows_found, runs, canonical, orphaned, short, wrong, unknown, waiting)
 
     async def resume_sources(self, after: int, limit: int) -> ResumePage:
-        def shape(found: Found) -> tuple[dict[str, ResumeCounts], int, int]:
-            counts = {row[0]: ResumeCounts(*row[3:]) for row in found}
-            return counts, sum(row[1] for row in found), max((row[2] for row in found), default=0)
+        def shape(answer: Found) -> tuple[dict[str, ResumeCounts], int, int]:
+            counts = {row[0]: ResumeCounts(*row[3:]) for row in answer}
+            return counts, sum(row[1] for row in answer), max((row[2] for row in answer), default=0)
 
         counts, looked, last = await self._ask("resume_page", (after, limit), shape)
-        stranded: list[tuple[int, str, str]] = []
-        if any(one.stranded for one in counts.values()):
+        stranded: list[StrandedPlace] = []
+        if any(counted.stranded for counted in counts.values()):
             stranded = await self._ask(
-                "stranded_page", (after, limit), lambda found: [(row[0], row[1], row[2]) for row in found]
+                "stranded_page",
+                (after, limit),
+                lambda answer: [StrandedPlace(*row[:3], resumable=bool(row[3])) for row in answer],
             )
         return ResumePage(counts, stranded, last if looked == limit else None)
 
+    def open_instances(self, after: int, limit: int) -> Awaitable[tuple[list[int], int | None]]:
+        def shape(answer: Found) -> tuple[list[int], int | None]:
+            return [key for key, is_open in answer if is_open], answer[-1][0] if len(answer) == limit else None
+
+        return self._ask("open_page", (after, limit), shape)
+
     def run_by_key(self, key: int) -> Awaitable[RunRow | None]:
-        return self._ask("run_by_key", (key,), lambda found: rows.run(found[0]) if found else None)
+        return self._ask("run_by_key", (key,), lambda answer: rows.run(answer[0]) if answer else None)
 
 
-def _numbers(found: Found) -> list[int]:
-    return [number for (number,) in found]
+def _numbers(answer: Found) -> list[int]:
+    return [number for (number,) in answer]
 
 
-def _logged(found: Found) -> list[LoggedCommand]:
-    return [LoggedCommand(place, namespace, id, rows.command(record)) for place, namespace, id, *record in found]
+def _logged(answer: Found) -> list[LoggedCommand]:
+    return [LoggedCommand(position, namespace, id, rows.command(record)) for position, namespace, id, *record in answer]
 
 
-def _possible(name: str) -> bool:
-    """Whether an instance can have this id: no NUL in it, and no half of a surrogate pair."""
-    try:
-        return b"\0" not in name.encode()
-    except UnicodeEncodeError:
-        return False
+def _by_name(answer: Found) -> dict[str, int]:
+    return {row[0]: row[1] for row in answer}
 
 
-def _by_name(found: Found) -> dict[str, int]:
-    return {row[0]: row[1] for row in found}
+def _pairs(answer: Found) -> list[tuple[Micros, int]]:
+    return [(at, key) for at, key in answer]
 
 
-def _pairs(found: Found) -> list[tuple[Micros, int]]:
-    return [(at, key) for at, key in found]
+def _sends(answer: Found) -> list[StoredSend]:
+    return [StoredSend(*row) for row in answer]
 
 
-def _sends(found: Found) -> list[StoredSend]:
-    return [StoredSend(*row) for row in found]
+def tasks_of(answer: Found) -> list[Task]:
+    return list(rows.tasks(body for (body,) in answer))
 
 
-def tasks_of(found: Found) -> list[Task]:
-    return list(rows.tasks(body for (body,) in found))
-
-
-def _read(run: int, tasks: Sequence[bytes]) -> list[Task]:
-    try:
-        return [rows.task(body) for body in tasks]
-    except DecodeError as error:
-        raise HistoryDamaged(run, 0, f"a task of it cannot be read ({error})") from error
-
-
-def verified(kinds: Kinds, run: int, found: Found, after: int = 0) -> list[Recorded]:
+def verified(kinds: Kinds, run: int, answer: Found, after: int = 0) -> list[Recorded]:
     """Stored events as history. If `after` is not 0 the first row is that event, read only for its checksum."""
     events: list[Recorded] = []
     previous = (0, 0)
-    if after and found:
-        if found[0][0] != after:
-            raise HistoryDamaged(run, after, f"missing; the next stored event is {found[0][0]}")
-        previous = (after, found[0][5])
-        found = found[1:]
-    for row in found:
+    if after and answer:
+        if answer[0][0] != after:
+            raise HistoryDamaged(run, after, f"missing; the next stored event is {answer[0][0]}")
+        previous = (after, answer[0][5])
+        answer = answer[1:]
+    for row in answer:
         entry = restore(kinds, run, tuple(row), previous)
         events.append(entry)
         previous = (entry.sequence, entry.checksum)
@@ -414,13 +412,8 @@ def opened(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None)
     """An instance without its history, from rows that must have been read at one moment."""
     workflow = _instance(kinds, instance)
     if run is None:
-        return Opening(workflow, None, _read(workflow.run or 0, tasks))
-    row = rows.run(run)
-    try:
-        open_tasks = _read(row.key, tasks)
-    except HistoryDamaged as damage:
-        raise damage.of(row.workflow_id, row.run_id) from damage.__cause__
-    return Opening(workflow, _as_long(row, workflow), open_tasks)
+        return Opening(workflow, None, rows.readable_tasks(tasks))
+    return Opening(workflow, _as_long(rows.run(run), workflow), rows.readable_tasks(tasks))
 
 
 def _instance(kinds: Kinds, instance: Row) -> InstanceRow:
@@ -439,20 +432,19 @@ def loaded(kinds: Kinds, instance: Row, tasks: Sequence[bytes], run: Row | None,
     if workflow.run is None:
         if workflow.length:
             raise HistoryDamaged(0, 0, f"the row of workflow {workflow.workflow_id!r} names none of its runs")
-        return Loaded(workflow, None, [], [rows.task(body) for body in tasks])
+        return Loaded(workflow, None, [], rows.readable_tasks(tasks))
     if run is None:
         raise HistoryDamaged(workflow.run, 0, f"the row of a run of workflow {workflow.workflow_id!r} is missing")
     row = rows.run(run)
     try:
         history = verified(kinds, row.key, events)
-        open_tasks = _read(row.key, tasks)
         if len(history) < workflow.length:
             raise HistoryDamaged(row.key, len(history) + 1, "missing, and so is everything after it")
         if history[workflow.length :] or (history and history[-1].checksum != workflow.checksum):
             raise HistoryDamaged(row.key, len(history), "it is not the event its workflow ended with")
     except HistoryDamaged as damage:
         raise damage.of(row.workflow_id, row.run_id) from damage.__cause__
-    return Loaded(workflow, _as_long(row, workflow), history, open_tasks)
+    return Loaded(workflow, _as_long(row, workflow), history, rows.readable_tasks(tasks))
 
 
 def found_by_order(kinds: Kinds, instance: Row, tasks: Sequence[bytes], newest: Row, events: Found) -> Loaded:

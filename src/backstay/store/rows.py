@@ -47,20 +47,20 @@ _place = msgspec.json.Decoder(_Place).decode
 
 def guarded_keep(entry: tuple[str, str, str, bytes | None, bool], before: bytes | None) -> tuple[str, tuple[Any, ...]]:
     """The statement that writes an entry of the registry if its body is `before`, and its values."""
-    *place, body, _ = entry
+    *key, body, _ = entry
     assert body is not None or before is not None, "there is nothing to write"
     if before is None:
-        return "keep_new", (*place, body)
+        return "keep_new", (*key, body)
     if body is None:
-        return "forget_after", (*place, before)
-    return "keep_after", (body, *place, before)
+        return "forget_after", (*key, before)
+    return "keep_after", (body, *key, before)
 
 
-def of_call(found: Iterable[Task], namespace: str, owner: str, call: str) -> list[Task]:
+def of_call(candidates: Iterable[Task], namespace: str, owner: str, call: str) -> list[Task]:
     """Of these tasks, those that the worker holds since that poll."""
     return [
         task
-        for task in found
+        for task in candidates
         if (task.state, task.owner, task.call) == ("leased", owner, call) and task.routing.namespace == namespace
     ]
 
@@ -72,17 +72,46 @@ def call_hash(namespace: str, owner: str, call: str) -> int:
 
 
 def tasks(bodies: Iterable[bytes]) -> Iterable[Task]:
-    """Tasks of many instances. One that cannot be read is returned with its key fields only; loading its instance fails with the reason."""
+    """Tasks of many instances. One that cannot be read is returned with its key fields only: loading its instance shows
+    more."""
     for body in bodies:
         try:
             yield task(body)
         except msgspec.DecodeError as error:
             try:
-                place = _place(body)
+                key = _place(body)
             except msgspec.DecodeError:
                 log.error("task row cannot be read and is skipped (%s): %.200r", error, body)
             else:
-                yield Task(**msgspec.structs.asdict(place), type="", routing=Routing())
+                yield Task(**msgspec.structs.asdict(key), type="", routing=Routing())
+
+
+def ready_task(body: bytes, available_at: Micros, workflow: int, id: str) -> Task:
+    """A ready task. One that cannot be read has no type, so no worker takes it; the sweep writes it again."""
+    try:
+        return task(body)
+    except msgspec.DecodeError:
+        return Task(
+            id=id,
+            workflow=workflow,
+            run=0,
+            kind="workflow",
+            type="",
+            routing=Routing(),
+            available_at=available_at,
+            created_at=available_at,
+        )
+
+
+def readable_tasks(bodies: Iterable[bytes]) -> list[Task]:
+    """The tasks of one instance. A row that cannot be read counts as lost: a repair writes it again from history."""
+    readable: list[Task] = []
+    for body in bodies:
+        try:
+            readable.append(task(body))
+        except msgspec.DecodeError as error:
+            log.error("task row cannot be read and counts as lost (%s): %.200r", error, body)
+    return readable
 
 
 def command(row: Row) -> CommandRecord:
@@ -113,12 +142,12 @@ def _readable(body: bytes) -> dict[str, Any]:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except ValueError:
         return {}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for field in msgspec.structs.fields(CommandRecord):
         with suppress(ValueError):
             if field.name in fields:
-                found[field.name] = msgspec.json.decode(fields[field.name], type=field.type)
-    return found
+                values[field.name] = msgspec.json.decode(fields[field.name], type=field.type)
+    return values
 
 
 class Unlinked(Exception):
@@ -127,11 +156,11 @@ class Unlinked(Exception):
 
 def coalesced(decisions: Iterable[Decision]) -> Iterable[Decision]:
     """A batch as one decision for each of its instances."""
-    found: dict[int, Decision] = {}
+    joined: dict[int, Decision] = {}
     for decision in decisions:
         key = decision.instance.key
-        found[key] = _joined(found[key], decision) if key in found else decision
-    return found.values()
+        joined[key] = _joined(joined[key], decision) if key in joined else decision
+    return joined.values()
 
 
 def _joined(first: Decision, then: Decision) -> Decision:

@@ -1,9 +1,10 @@
-"""Searching runs with any combination of filters: which index drives it, and how far it looks.
+"""Searching runs with any combination of filters: the choice of the driving index, and the bound of the search.
 
-A driver is an index that has the runs of one filter in the order of their keys: those of a status, a type, a label, a state. Of
-several drivers the shortest is taken, which a look at the first entries of each index tells. At most `bound` of its entries are
-looked at; the other filters are conditions on them. So a search costs no more on a million runs than on a few thousand, and says
-where it stopped. Statements are made here for every dialect; a dialect runs them one after the other (`Steps`).
+A driver is an index that has the runs of one filter in the order of their keys: those of a status, a type, a label, a
+state. Of several drivers the shortest is taken, found by a look at the first entries of each index. At most `bound` of
+its entries are looked at; the other filters are conditions on them. So a search costs no more on a million runs than on
+a few thousand, and says where it stopped. Statements are made here for every dialect; a dialect runs them one after the
+other (`Steps`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import RunPlace, RunQuery, TaskGroup, Value, key_at
 from backstay.store import rows
 from backstay.store.search_conditions import (
+    CURRENT,
     MOST_GROUPS,
     Clause,
     Dialect,
@@ -24,6 +26,7 @@ from backstay.store.search_conditions import (
     placeholders,
     possible,
 )
+from backstay.store.views import DAMAGED
 
 T = TypeVar("T")
 Found = Sequence[Sequence[Any]]
@@ -123,11 +126,11 @@ def search(
         f"select {value}, {RUN_COLUMNS}\nfrom ({window}) as looked\n{joined(dialect)}\nwhere {where}{order}\nlimit {limit + 1}",
         [*timed, *looked, *given],
     )
-    found = [FoundRun(rows.run(row[2:]), bool(row[1]), row[0]) for row in page]
-    more = len(found) > limit
-    found = found[:limit]
-    last = found[-1] if more else None
-    return (yield from _ended(dialect, query, window, looked, bound, found, last, in_order, by_closing))
+    runs = [FoundRun(rows.run(row[2:]), bool(row[1]), row[0]) for row in page]
+    more = len(runs) > limit
+    runs = runs[:limit]
+    last = runs[-1] if more else None
+    return (yield from _ended(dialect, query, window, looked, bound, runs, last, in_order, by_closing))
 
 
 def _ended(
@@ -136,7 +139,7 @@ def _ended(
     window: str,
     looked: list[Any],
     bound: int,
-    found: list[FoundRun],
+    runs: list[FoundRun],
     last: FoundRun | None,
     in_order: bool,
     by_closing: bool,
@@ -147,21 +150,21 @@ def _ended(
     if last is not None and in_order:
         columns, given = ("(at, key)", [last.value, last.row.key]) if by_closing else ("key", [last.row.key])
         passed = f"count(*) filter (where {columns} {most} {'(?, ?)' if by_closing else '?'})"
-    told = yield f"select count(*), {passed}, {pick}(key), max(key) from ({window}) as looked", [*given, *looked]
-    whole, looked_at, end, top = told[0]
+    answer = yield f"select count(*), {passed}, {pick}(key), max(key) from ({window}) as looked", [*given, *looked]
+    whole, looked_at, end, top = answer[0]
     if last is not None:
-        return SearchedRuns(found, looked_at, False, RunPlace(last.value, last.row.key, None if in_order else top))
+        return SearchedRuns(runs, looked_at, False, RunPlace(last.value, last.row.key, None if in_order else top))
     if whole < bound:
-        return SearchedRuns(found, whole, True, None)
+        return SearchedRuns(runs, whole, True, None)
     if not in_order:
-        return SearchedRuns(found, whole, False, None)
+        return SearchedRuns(runs, whole, False, None)
     if by_closing:
         edge = yield (
             f"select at, key from ({window}) as looked order by 1 {_rest(query)}, 2 {_rest(query)} limit 1",
             looked,
         )
-        return SearchedRuns(found, whole, False, RunPlace(edge[0][0], edge[0][1]))
-    return SearchedRuns(found, whole, False, RunPlace(end, end))
+        return SearchedRuns(runs, whole, False, RunPlace(edge[0][0], edge[0][1]))
+    return SearchedRuns(runs, whole, False, RunPlace(end, end))
 
 
 def _rest(query: RunQuery) -> str:
@@ -196,69 +199,72 @@ def choose(
 
 
 def _drivers(dialect: Dialect, query: RunQuery, bound: int, trusts: bool, untaken: Sequence[TaskGroup]) -> list[Driver]:
-    place = query.namespace
-    found: list[Driver] = []
+    namespace = query.namespace
+    drivers: list[Driver] = []
     fields = query.fields
     if "run_id" in fields:
         ids = possible(fields["run_id"])
         source = f"run where run_id in ({placeholders(ids)}) and namespace = ?"
-        found.append(Driver([Arm("key", source, [*ids, place])], False))
+        drivers.append(Driver([Arm("key", source, [*ids, namespace])], False))
     if "instance_id" in fields:
-        one = "run where workflow = (select key from workflow where namespace = ? and workflow_id = ?)"
-        found.append(Driver([Arm("key", one, [place, id]) for id in possible(fields["instance_id"])]))
+        of_instance = "run where workflow = (select key from workflow where namespace = ? and workflow_id = ?)"
+        drivers.append(Driver([Arm("key", of_instance, [namespace, id]) for id in possible(fields["instance_id"])]))
     for name in ("business_key", "workflow_type"):
         if name in fields:
             source = f"run where namespace = ? and {name} = ?"
-            found.append(Driver([Arm("key", source, [place, value]) for value in possible(fields[name])]))
+            drivers.append(Driver([Arm("key", source, [namespace, value]) for value in possible(fields[name])]))
     for kind, facets in (("label", query.labels), ("attribute", query.attributes)):
         for name, values in facets.items():
-            found.append(Driver([_facet(dialect, place, f"{kind}:{name}", value) for value in values]))
+            drivers.append(Driver([_facet(dialect, namespace, f"{kind}:{name}", value) for value in values]))
     if query.closed_after is not None or query.closed_before is not None:
-        source, given = "run where namespace = ? and closed_at >= ?", [place, query.closed_after or 0]
+        source, given = "run where namespace = ? and closed_at >= ?", [namespace, query.closed_after or 0]
         if query.closed_before is not None:
             source, given = f"{source} and closed_at < ?", [*given, query.closed_before]
-        found.append(Driver([Arm("key", source, given)], False))
+        drivers.append(Driver([Arm("key", source, given)], False))
     if query.q is not None:
-        found.append(_about(query.q, place, bound))
+        drivers.append(_about(query.q, namespace, bound))
     if trusts:
-        found += _viewed(query, untaken)
-    return found
+        drivers += _viewed(query, untaken)
+    return drivers
 
 
 def _viewed(query: RunQuery, untaken: Sequence[TaskGroup]) -> list[Driver]:
     """Drivers by what summaries say, of filters that only open runs match."""
-    place, found = query.namespace, list[Driver]()
+    namespace, drivers = query.namespace, list[Driver]()
     source = "workflow_run_summaries where namespace = ? and"
     states = query.fields.get("state")
     if states is not None and "".join(driving_statuses(query)) == "pendingrunningwaiting":
-        found.append(Driver([Arm("run", f"{source} state = ?", [place, state]) for state in states]))
+        drivers.append(Driver([Arm("run", f"{source} state = ?", [namespace, state]) for state in states]))
     causes = query.fields.get("attention")
     groups = [
         Arm(
             "run",
             f"{source} state = 'ready' and queue = ? and task_kind = ? and task_type = ?"
             f" and {'build is null' if group.build is None else 'build = ?'}",
-            [place, group.queue, group.kind, group.type, *([] if group.build is None else [group.build])],
+            [namespace, group.queue, group.kind, group.type, *([] if group.build is None else [group.build])],
         )
         for group in untaken
     ]
     if len(groups) > MOST_GROUPS:
-        groups = [Arm("run", f"{source} state = 'ready'", [place])]
+        groups = [Arm("run", f"{source} state = 'ready'", [namespace])]
     if groups:  # an attempt whose time has come is ready, too
-        groups.append(Arm("run", f"{source} state = 'retrying'", [place]))
+        groups.append(Arm("run", f"{source} state = 'retrying'", [namespace]))
     if causes is not None:
-        stored = [Arm("run", f"{source} attention = ?", [place, cause]) for cause in causes if cause in _STORED_CAUSES]
+        stored = [
+            Arm("run", f"{source} attention = ?", [namespace, cause]) for cause in causes if cause in _STORED_CAUSES
+        ]
         if "overdue" not in causes:
-            found.append(Driver([*stored, *groups], False) if groups else Driver(stored))
+            drivers.append(Driver([*stored, *groups], False) if groups else Driver(stored))
     if query.flags.get("task_problem") is True:
         tasked = ("blocked", "working", "ready", "retrying", "paused")  # the others have no task that could be one
-        found.append(Driver([Arm("run", f"{source} state = ?", [place, state]) for state in tasked]))
+        drivers.append(Driver([Arm("run", f"{source} state = ?", [namespace, state]) for state in tasked]))
     if query.flags.get("repair_attention") is True or set(query.fields.get("repair_blocked_reason", ())) == {
         "waiting_for_compatible_worker"
     }:
+        damaged = Arm("run", f"{source} attention = 'blocked' and schema = {DAMAGED}", [namespace])
         # Two states are in the order of keys, a group is not.
-        found.append(Driver(groups, len(untaken) > MOST_GROUPS))
-    return found
+        drivers.append(Driver([damaged, *groups], not untaken or len(untaken) > MOST_GROUPS))
+    return drivers
 
 
 def _about(text: str, namespace: str, bound: int) -> Driver:
@@ -326,7 +332,7 @@ def _closing_window(query: RunQuery, after: RunPlace | None, bound: int) -> Clau
         clauses.append("closed_at < ?")
         given.append(query.closed_before)
     if after is not None:
-        # The first condition only tells the planner which index to take.
+        # The first condition only leads the planner to the right index.
         clauses += [f"closed_at {before}= ?", f"(closed_at, key) {before} (?, ?)"]
         given += [after.value, after.value, after.key]
     where = " and ".join(clauses)
@@ -350,8 +356,8 @@ def _value(query: RunQuery, now: Micros) -> Clause:
             return "r.key", []
 
 
-_LENGTH = "coalesce(case when w.run = r.key then w.length end, r.length)"
-RUN_COLUMNS = f"""w.run = r.key, r.key, r.workflow, r.run_id, r.number, r.namespace, r.workflow_id, r.workflow_type, r.status,
+_LENGTH = f"coalesce(case when {CURRENT} then w.length end, r.length)"
+RUN_COLUMNS = f"""{CURRENT}, r.key, r.workflow, r.run_id, r.number, r.namespace, r.workflow_id, r.workflow_type, r.status,
   r.closed_reason, r.queue, r.connection, r.compatibility, r.business_key, r.labels, r.search_attributes, r.started_at,
   r.closed_at, {_LENGTH}, r.archived_at"""
 

@@ -1,7 +1,7 @@
 """The conditions of a search, as SQL on a run `r`, its instance `w` and its summary `s`.
 
-Those on the run are exact. Those on the summary let pass whatever the summary cannot tell: a summary that is missing or older
-than its run passes them all. The engine then looks at what passed (`fits_summary`).
+Those on the run are exact. Conditions on the summary let runs pass that the summary cannot decide: a missing or
+outdated summary passes them all. The engine then looks at what passed (`fits_summary`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from backstay.kernel.names import is_storable
 from backstay.kernel.values import Micros
 from backstay.kernel.views.run_query import (
     CLOSED,
@@ -29,10 +30,10 @@ MOST_GROUPS = 40
 
 
 class Dialect(NamedTuple):
-    """`join`: how a table is joined to those before it, which must be read first. `keeps_order`: a join leaves the order of its
-    first table as it is, and the planner would sort if it were asked for. `parts_ordered`: each part of a union is ordered and
-    limited by itself. `facet`: a label or search attribute as it is indexed. `contains`: a condition that the body of a summary
-    has this text in it."""
+    """`join`: how a table is joined to those before it, which must be read first. `keeps_order`: a join leaves the
+    order of its first table as it is, and the planner would sort if the order were part of the query. `parts_ordered`:
+    each part of a union is ordered and limited by itself. `facet`: a label or search attribute as it is indexed.
+    `contains`: a condition that the body of a summary has this text in it."""
 
     join: str
     keeps_order: bool
@@ -42,7 +43,13 @@ class Dialect(NamedTuple):
     contains: Callable[[str], str]
 
 
-STALE = f"""(s.run is null or s.schema <> {SCHEMA} or s.stamp <> case when w.run = r.key then w.last else r.length end
+CURRENT = (
+    "(w.key is not null and (r.closed_at is null or (w.run = r.key and coalesce(r.closed_reason, '') <> 'continued')))"
+)
+"""Whether a run is the current one of its workflow. An open run is, whichever the row of the workflow names; one that was
+continued is not."""
+
+STALE = f"""(s.run is null or s.schema <> {SCHEMA} or s.stamp <> case when {CURRENT} then w.last else r.length end
   or (r.closed_at is null and w.expects <> (select count(*) from task where task.workflow = w.key)))"""
 """The summary is missing, or was made from other rows than those on disk."""
 
@@ -51,15 +58,17 @@ STATE_OF_CLOSED = "case r.closed_reason when 'continued' then 'continued' else r
 
 def possible(values: Sequence[str]) -> list[str]:
     """The values that a stored text can have: no NUL in it, and no half of a surrogate pair."""
-    return [value for value in values if "\0" not in value and not any("\ud800" <= one <= "\udfff" for one in value)]
+    return [value for value in values if is_storable(value)]
 
 
 def is_possible(query: RunQuery) -> bool:
-    """Whether a stored run can have what is asked for."""
-    texts = (query.namespace, *query.labels, *query.attributes, *(query.q or ""))
+    """Whether a stored run can match the query."""
+    texts = (query.namespace, *query.labels, *query.attributes, query.q or "")
     values = [value for several in query.labels.values() for value in several]
     values += [value for several in query.attributes.values() for value in several if isinstance(value, str)]
-    return len(possible(texts)) == len(texts) and not any("\ud800" <= one <= "\udfff" for one in "".join(values))
+    return len(possible(texts)) == len(texts) and not any(
+        "\ud800" <= character <= "\udfff" for character in "".join(values)
+    )
 
 
 def placeholders(values: Sequence[Any]) -> str:
@@ -84,29 +93,29 @@ def driving_statuses(query: RunQuery) -> tuple[str, ...]:
 
 
 def conditions(dialect: Dialect, query: RunQuery, now: Micros, *, views: bool, untaken: Sequence[TaskGroup]) -> Clause:
-    """What a run must be. `views`: what its summary says counts, too."""
-    found = _Conditions()
-    found.add("r.namespace = ?", query.namespace)
+    """The conditions on a run. `views`: also the conditions on its summary."""
+    clauses = _Conditions()
+    clauses.add("r.namespace = ?", query.namespace)
     statuses = driving_statuses(query)
     for name, column in COLUMNS.items():
         if name in query.fields and name != "status":
             values = possible(query.fields[name])
-            found.add(f"r.{column} in ({placeholders(values)})", *values)
+            clauses.add(f"r.{column} in ({placeholders(values)})", *values)
     if statuses != STATUSES:
-        found.add(f"r.status in ({placeholders(statuses)})", *statuses)
-    _row_flags(found, query)
+        clauses.add(f"r.status in ({placeholders(statuses)})", *statuses)
+    _row_flags(clauses, query)
     for kind, facets in (("label", query.labels), ("attribute", query.attributes)):
         for name, values in facets.items():
-            _facets(found, dialect, query.namespace, f"{kind}:{name}", values)
+            _facets(clauses, dialect, query.namespace, f"{kind}:{name}", values)
     if query.q is not None:
-        _about(found, query.q)
+        _about(clauses, query.q)
     if query.closed_after is not None:
-        found.add("r.closed_at >= ?", query.closed_after)
+        clauses.add("r.closed_at >= ?", query.closed_after)
     if query.closed_before is not None:
-        found.add("r.closed_at < ?", query.closed_before)
+        clauses.add("r.closed_at < ?", query.closed_before)
     if views:
-        _views(found, dialect, query, now, untaken)
-    return found.clause()
+        _views(clauses, dialect, query, now, untaken)
+    return clauses.clause()
 
 
 class _Conditions:
@@ -122,44 +131,44 @@ class _Conditions:
         return "\n  and ".join(self._clauses), self._given
 
 
-def _row_flags(found: _Conditions, query: RunQuery) -> None:
+def _row_flags(clauses: _Conditions, query: RunQuery) -> None:
     flags = query.flags
     if "is_current_run" in flags:
-        found.add("w.run = r.key" if flags["is_current_run"] else "(w.run is null or w.run <> r.key)")
+        clauses.add(CURRENT if flags["is_current_run"] else f"not coalesce({CURRENT}, false)")
     if "archived" in flags:
-        found.add(f"r.archived_at is {'not ' if flags['archived'] else ''}null")
+        clauses.add(f"r.archived_at is {'not ' if flags['archived'] else ''}null")
     if "is_terminal" in flags:
-        found.add(f"r.closed_at is {'not ' if flags['is_terminal'] else ''}null")
+        clauses.add(f"r.closed_at is {'not ' if flags['is_terminal'] else ''}null")
     if query.sort == "closed":
-        found.add("r.closed_at is not null")
+        clauses.add("r.closed_at is not null")
 
 
-def _facets(found: _Conditions, dialect: Dialect, namespace: str, name: str, values: Sequence[Any]) -> None:
+def _facets(clauses: _Conditions, dialect: Dialect, namespace: str, name: str, values: Sequence[Any]) -> None:
     indexed = [dialect.facet(value) for value in values]
     listed = ",".join(clause for clause, _ in indexed) or "null"
-    found.add(
+    clauses.add(
         f"exists (select 1 from facet where namespace = ? and name = ? and value in ({listed}) and run = r.key)",
         *(namespace, name, *(given for _, several in indexed for given in several)),
     )
 
 
-def _about(found: _Conditions, text: str) -> None:
+def _about(clauses: _Conditions, text: str) -> None:
     if not possible((text,)):
-        found.add("1 = 0")
+        clauses.add("1 = 0")
         return
-    found.add(
+    clauses.add(
         "((r.workflow_id >= ? and r.workflow_id < ?) or r.workflow_type = ? or r.business_key = ? or r.run_id = ?)",
         *(text, text + "\U0010ffff", text, text, text),
     )
 
 
-def _views(found: _Conditions, dialect: Dialect, query: RunQuery, now: Micros, untaken: Sequence[TaskGroup]) -> None:
+def _views(clauses: _Conditions, dialect: Dialect, query: RunQuery, now: Micros, untaken: Sequence[TaskGroup]) -> None:
     fields, flags = query.fields, query.flags
     waiting, groups = untaken_condition(untaken, now)
     if "state" in fields:
         opened = [state for state in fields["state"] if state in OPEN_STATES]
         closed = [state for state in fields["state"] if state in CLOSED_STATES]
-        found.add(
+        clauses.add(
             f"((r.closed_at is null and ({STALE} or s.state in ({placeholders(opened)})))\n"
             f"  or (r.closed_at is not null and {STATE_OF_CLOSED} in ({placeholders(closed)})))",
             *(*opened, *closed),
@@ -167,13 +176,13 @@ def _views(found: _Conditions, dialect: Dialect, query: RunQuery, now: Micros, u
     if "attention" in fields:
         causes = fields["attention"]
         late = " or s.state = 'working' or w.next_wake < ?" if "overdue" in causes else ""
-        found.add(
+        clauses.add(
             f"({STALE} or s.attention in ({placeholders(causes)}) or {waiting}{late})",
             *(*causes, *groups, *([now] if late else ())),
         )
     if "wait_kind" in fields:
         kinds = fields["wait_kind"]
-        found.add(f"({STALE} or s.wait_kind in ({placeholders(kinds)}))", *kinds)
+        clauses.add(f"({STALE} or s.wait_kind in ({placeholders(kinds)}))", *kinds)
     if "liveness_state" in fields:
         states = fields["liveness_state"]
         clause, given = f"{STALE} or s.liveness in ({placeholders(states)})", list[Any](states)
@@ -181,17 +190,17 @@ def _views(found: _Conditions, dialect: Dialect, query: RunQuery, now: Micros, u
             clause, given = f"{clause} or {waiting}", [*given, *groups]
         if "repair_needed" in states:
             clause += " or s.state = 'working'"
-        found.add(f"({clause})", *given)
+        clauses.add(f"({clause})", *given)
     reasons = set(fields.get("repair_blocked_reason", ()))
     if flags.get("repair_attention") is True or (reasons and reasons <= {"waiting_for_compatible_worker"}):
-        found.add(f"({STALE} or {waiting})", *groups)
+        clauses.add(f"({STALE} or {waiting})", *groups)
     if flags.get("task_problem") is True:
         marked = dialect.contains('"task_problem":true')
-        found.add(f"({STALE} or s.state = 'working' or {marked})")
+        clauses.add(f"({STALE} or s.state = 'working' or {marked})")
     if "continue_as_new_recommended" in flags:
         events, size = (limit or 1 << 62 for limit in query.budget)
         over = f"(s.events >= {events} or s.bytes >= {size})"
-        found.add(f"({STALE} or {'' if flags['continue_as_new_recommended'] else 'not '}{over})")
+        clauses.add(f"({STALE} or {'' if flags['continue_as_new_recommended'] else 'not '}{over})")
 
 
 def untaken_condition(untaken: Sequence[TaskGroup], now: Micros) -> Clause:

@@ -4,10 +4,10 @@
 in `store/queries.sql`, with `?` for a parameter; each dialect has a `queries.sql` of its own for the rest, which is all
 that writes rows of instances.
 
-A line that ends with `-- of shards` narrows a query to the instances of some shards. Without it the query is the one of its
-name. With it, where a dialect has many owners, it is `due_of_shards` for `due`: its last parameter, `?of`, has a byte for every
-shard, 1 for those that are asked for. One byte is found at once, however many shards are asked for; and
-the planner takes `<> 0` for a condition that most rows fulfil, so that it reads the same index as without it.
+A line that ends with `-- of shards` narrows a query to the instances of some shards. Without it the query is the one of
+its name. With it, where a dialect has many owners, it is `due_of_shards` for `due`: its last parameter, `?of`, has a
+byte for every shard, 1 for the wanted ones. One byte is found at once, however many shards are wanted; and the planner
+takes `<> 0` for a condition that most rows fulfil, so that it reads the same index as without it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib import resources
 from itertools import count
 from typing import NamedTuple
 
-from backstay.store import IncompatibleStore
+from backstay.store.errors import IncompatibleStore
 
 OF_SHARDS = "_of_shards"
 
@@ -59,7 +59,7 @@ def number(statement: str) -> str:
 def _narrowed(statement: str) -> str:
     """With the line that names shards, and their parameter as the last."""
     numbered = number(_NARROWING.sub(r"\n\1", statement).replace("?of", "$of"))
-    last = max((int(found) for found in re.findall(r"\$(\d+)", numbered)), default=0)
+    last = max((int(parameter) for parameter in re.findall(r"\$(\d+)", numbered)), default=0)
     return numbered.replace("$of", f"${last + 1}")
 
 
@@ -71,12 +71,12 @@ def _named(package: str) -> dict[str, str]:
 
 def migrations(package: str) -> list[Migration]:
     """Every `NNN_name.sql`, in order."""
-    found: list[Migration] = []
+    steps: list[Migration] = []
     for file in resources.files(package).joinpath("migrations").iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
         if file.name.endswith(".sql"):
-            found.append(Migration(int(number), name, file.read_text(encoding="utf-8")))
-    return sorted(found)
+            steps.append(Migration(int(number), name, file.read_text(encoding="utf-8")))
+    return sorted(steps)
 
 
 def check_version(where: str, version: int, steps: list[Migration]) -> None:
@@ -94,5 +94,5 @@ def check_recorded(where: str, recorded: Iterable[tuple[int, str]], steps: list[
         if ours.get(number, checksum) != checksum:
             raise IncompatibleStore(
                 f"{where} was made with another migration {number} than this version of Backstay has;"
-                " open it with the version that made it"
+                " open it with the version that created it"
             )

@@ -1,7 +1,8 @@
 """Stored views: rows that are derived from history and can be made again at any time.
 
-A store keeps them as it is told, and knows nothing of what is in them. They are written after commits, in transactions of their
-own that need not be on disk at once: what is lost with the machine is made again, because its stamp is missing or old.
+A store writes them as they come, and knows nothing of their contents. They are written after commits, in transactions
+of their own that need not be on disk at once: views that are lost with the machine are rebuilt, because their stamp is
+missing or old.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ VIEWS = {
     "lineage": "workflow_run_lineage_entries",
 }
 """The views of a run, and the table of each."""
+
+NEVER: Micros = (1 << 63) - 1
+"""A time after all others."""
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE
@@ -55,6 +59,10 @@ class SummaryRow(NamedTuple):
     stamp: int
     digest: str
     body: bytes
+
+
+DAMAGED = 0
+"""The schema of a row that marks a run whose history cannot be folded. It is counted, and its body is never used."""
 
 
 class ViewRow(NamedTuple):
@@ -94,7 +102,7 @@ class TallyRow(NamedTuple):
 
 
 class InstanceFacts(NamedTuple):
-    """What a stored view is compared with: the row of an instance, and how many task rows it has."""
+    """The state that a stored view is compared with: the row of an instance, and its number of task rows."""
 
     workflow: int
     last_decision: int
@@ -105,7 +113,7 @@ class InstanceFacts(NamedTuple):
 
 
 class ViewChanges(NamedTuple):
-    """What one transaction writes. `views` replaces rows of a run from a position on: (view, run, position, rows)."""
+    """The rows of one transaction. `views` replaces rows of a run from a position on: (view, run, position, rows)."""
 
     summaries: Sequence[SummaryRow] = ()
     forgotten: Sequence[int] = ()  # runs whose summary is removed
@@ -129,9 +137,12 @@ class ViewCounts(NamedTuple):
 
     rows: int  # entries
     runs: int  # that have any
+    canonical: int  # runs that should have any
     orphaned: int  # rows of runs that do not exist
-    short: int  # runs with another number of entries than their summary says
-    damaged: int  # runs with a row whose digest does not match
+    short: int  # of the canonical runs those with another number of entries than they should have
+    wrong: int  # runs with a row that was changed, or that should not be there
+    unknown: int  # runs that have neither entries nor a summary, so that nothing says how many they should have
+    waiting: int  # of the short runs those that are open and wait for something
 
 
 class SummaryCounts(NamedTuple):
@@ -141,8 +152,6 @@ class SummaryCounts(NamedTuple):
     stale: int
     unprojected: int  # that are right, and whose views are not stored yet
     orphaned: int
-    with_entries: dict[str, int]  # by view: runs whose summary says that they have entries
-    entries: dict[str, int]  # by view: how many
     open_waits: int  # summaries of open runs that wait for something
     events: int  # of all histories
 
@@ -162,11 +171,20 @@ class ResumeCounts(NamedTuple):
         return self.open - self.task - self.wake - self.answer - self.outside
 
 
+class StrandedPlace(NamedTuple):
+    """An instance whose open run nothing will resume. `resumable`: its rows would, but its history is not whole."""
+
+    workflow: int
+    namespace: str
+    workflow_id: str
+    resumable: bool
+
+
 class ResumePage(NamedTuple):
     """A page of instances, by namespace, and those of their open runs that nothing will resume."""
 
     counts: dict[str, ResumeCounts]
-    stranded: list[tuple[int, str, str]]  # (instance, namespace, workflow id)
+    stranded: list[StrandedPlace]
     after: int | None  # where the next page begins
 
 
@@ -175,24 +193,24 @@ Statements = Sequence[tuple[str, Sequence[Sequence[Any]]]]
 
 
 def view_statements(changes: ViewChanges) -> Statements:
-    """What a transaction has to execute."""
-    found: list[tuple[str, Sequence[Sequence[Any]]]] = []
+    """The statements of a transaction."""
+    statements: list[tuple[str, Sequence[Sequence[Any]]]] = []
     if changes.forgotten:
-        found.append(("forget_summary", [(run,) for run in changes.forgotten]))
+        statements.append(("forget_summary", [(run,) for run in changes.forgotten]))
     if changes.summaries:
-        found.append(("put_summary", changes.summaries))
+        statements.append(("put_summary", changes.summaries))
     for view in VIEWS:
         of_view = [(run, position, rows) for name, run, position, rows in changes.views if name == view]
         if of_view:
-            found.append((f"forget_{view}", [(run, position + len(rows)) for run, position, rows in of_view]))
-            found.append((f"put_{view}", [row for _, _, rows in of_view for row in rows]))
+            statements.append((f"forget_{view}", [(run, position + len(rows)) for run, position, rows in of_view]))
+            statements.append((f"put_{view}", [row for _, _, rows in of_view for row in rows]))
     if changes.tallies:
-        found.append(("count_up", changes.tallies))
+        statements.append(("count_up", changes.tallies))
     if changes.old_tallies:
-        found.append(("forget_tally", changes.old_tallies))
-    return [(name, rows) for name, rows in found if rows]
+        statements.append(("forget_tally", changes.old_tallies))
+    return [(name, rows) for name, rows in statements if rows]
 
 
 def digest(body: bytes) -> str:
-    """The digest of a body: it tells rows that somebody has changed, and is no protection against those who mean to."""
+    """The digest of a body: it reveals rows that were changed by hand, and is no protection against an attacker."""
     return md5(body, usedforsecurity=False).hexdigest()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.lease import Release
@@ -178,7 +179,7 @@ def test_a_worker_that_hung_and_says_so_late_explains_the_silence(times: int) ->
     crashed(times - 1, flow)
     hung = Block(message="it ran on and on", replay_blocked=True, reason=DEADLINE_EXCEEDED)
     flow.when(FailWorkflowTask(task_id=task.id, owner=WORKER, attempt=1, block=hung))
-    assert flow.workflow_task.block == hung
+    assert flow.workflow_task.block == replace(hung, worker=WORKER)
     assert flow.workflow_task.crashes == 0
     refused = flow.refused(FailWorkflowTask(task_id=task.id, owner=WORKER, attempt=1, block=hung))
     assert refused.reason == "task_not_leased"
@@ -193,7 +194,7 @@ def test_signals_are_taken_while_it_is_blocked_and_seen_once_it_is_released() ->
 
 
 def test_an_update_has_a_task_with_a_count_of_its_own() -> None:
-    flow = crashed(MOST, given(definition=TALKING))
+    flow = crashed(MOST - 1, given(definition=TALKING))
     flow.update("add")
     assert flow.workflow_task.state == "ready"
     assert (flow.workflow_task.crashes, flow.workflow_task.history_limit) == (0, flow.run.length)

@@ -41,7 +41,7 @@ def test_a_caught_failure_is_recorded_before_what_the_code_did_next() -> None:
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
 
-def test_a_failure_nobody_caught_is_not_recorded_as_handled() -> None:
+def test_a_failure_that_the_code_did_not_catch_is_not_recorded_as_handled() -> None:
     flow = failed()
     assert names(flow.complete(CompleteWorkflow()).events) == ["WorkflowCompleted"]
     assert set(flow.run.part(Failures).raised) == {"RUN1-f5"}

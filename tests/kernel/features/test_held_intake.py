@@ -161,7 +161,7 @@ CLOSES = [complete, fail_run, cancel, terminate, time_out, overrun]
 
 
 @pytest.mark.parametrize("close", CLOSES)
-def test_when_the_run_closes_instead_its_updates_fail_and_nobody_is_left_to_be_told_the_rest(
+def test_when_the_run_closes_instead_its_updates_fail_and_no_caller_is_left_to_be_told_the_rest(
     close: Callable[[Flow], Decision],
 ) -> None:
     flow = busy(run_timeout_seconds=100)

@@ -162,7 +162,7 @@ def test_the_lease_of_an_activity_does_not_speak_for_a_workflow_task() -> None:
     assert {flow.refused(message).reason for message in late} == {"task_not_workflow"}
 
 
-def test_a_task_nobody_holds_cannot_be_completed() -> None:
+def test_a_task_that_no_worker_holds_cannot_be_completed() -> None:
     flow = given()
     message = CompleteWorkflowTask(task_id="RUN1-w2", owner=WORKER, attempt=0, commands=[])
     assert flow.refused(message).reason == "task_not_leased"
@@ -255,7 +255,7 @@ def test_an_activity_that_is_born_leased_is_started_in_the_same_decision() -> No
     assert only(decision, ActivityStarted) == claimed.history[-1].event
 
 
-def test_a_row_that_serves_nothing_is_closed_and_takes_up_nobodys_room() -> None:
+def test_a_row_that_serves_nothing_is_closed_and_takes_up_no_room() -> None:
     flow = given(ScheduleActivity(activity_type="a"))
     forged = flow.rows["RUN1-a7.1"] = replace(flow.activity_task(1), id="RUN1-a7.1", step=7)
     flow.reopen()
@@ -275,7 +275,7 @@ def test_a_row_of_an_attempt_that_is_over_ends_its_activity_and_wakes_the_code()
     assert list(flow.rows) == ["RUN1-w5"]
 
 
-def test_an_offer_that_finds_nobody_leaves_the_task_ready() -> None:
+def test_an_offer_that_finds_no_worker_leaves_the_task_ready() -> None:
     flow = given()
     decision = flow.when(Offer(task_id="RUN1-w2"))
     assert [task.id for task in decision.unassigned] == ["RUN1-w2"]
@@ -312,7 +312,7 @@ def test_a_decision_about_a_leased_task_delivers_it_only_once() -> None:
     assert flow.beat(1).leased == []
 
 
-def test_a_lease_that_was_renewed_is_not_released_as_one_that_nobody_has_heard_of() -> None:
+def test_a_lease_that_was_renewed_is_not_released_as_one_that_no_worker_has_heard_of() -> None:
     """At the same moment, too: two processes with one clock."""
     flow = given()
     task = flow.claim(flow.workflow_task.id)

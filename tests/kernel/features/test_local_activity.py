@@ -66,7 +66,7 @@ def test_a_local_activity_is_recorded_from_start_to_end_in_one_decision(
     assert snapshot(flow, refold(flow)) == snapshot(flow)
 
 
-def test_the_end_of_a_local_activity_wakes_nobody_because_the_code_has_seen_it() -> None:
+def test_the_end_of_a_local_activity_wakes_no_code_because_the_code_has_seen_it() -> None:
     flow = given(local("failed", LocalAttempt(failure=BOOM)))
     assert not flow.run.wake_events
 

@@ -79,6 +79,31 @@ def test_a_restored_task_is_offered_like_any_other(flow_of: Any) -> None:
     assert decision.leased[0].attempt == lost.attempt + 1
 
 
+def test_beside_the_owner_a_lease_without_an_end_is_left_alone() -> None:
+    flow = given(ACTIVITY)
+    flow.begin(1, owner="engine-1/0", until=None)
+    before = dict(flow.rows)
+    assert not flow.when(reconcile("engine-2", force=True).beside_owner()).reply.changed
+    assert flow.rows == before
+    flow.lose("RUN1-a1.1")
+    assert not flow.when(reconcile("engine-2", force=True).beside_owner()).reply.changed
+
+
+def test_a_late_report_from_before_its_row_was_lost_does_not_pass_for_one_of_the_restored_task() -> None:
+    """History does not count the attempts of a workflow task, and the same worker may have it again."""
+    flow = given()
+    before = flow.lease()
+    flow.signal("note")
+    flow.lose(before.id)
+    flow.reopen()
+    flow.when(reconcile())
+    assert flow.workflow_task.attempt == before.attempt
+    again = flow.lease()
+    assert (again.id, again.owner) == (before.id, before.owner)
+    late = CompleteWorkflowTask(task_id=before.id, owner=WORKER, attempt=before.attempt, commands=[])
+    assert flow.refused(late).reason == "workflow_task_attempt_mismatch"
+
+
 @pytest.mark.contract("REPAIR-15")
 def test_a_restored_workflow_task_still_names_the_first_event_it_resumes_from() -> None:
     flow = given(StartTimer(delay_seconds=1), StartTimer(delay_seconds=2))
@@ -182,7 +207,7 @@ def test_a_lease_that_is_over_is_given_back(owner: str, until: int | None, at: f
         (300_000_000, frozenset(), False),
     ],
 )
-def test_a_lease_inside_the_engine_that_nobody_there_holds_is_given_back(
+def test_a_lease_inside_the_engine_that_no_worker_there_holds_is_given_back(
     until: int | None, holding: frozenset[str] | None, over: bool
 ) -> None:
     flow = given(ACTIVITY)
@@ -248,7 +273,8 @@ BLOCKED = Block(message="diverged", replay_blocked=True, fingerprint="f1")
     [
         (BLOCKED, {}, False, False),
         (BLOCKED, {"order": "f1"}, False, False),
-        (BLOCKED, {"order": None}, False, False),
+        (BLOCKED, {"order": None}, False, True),
+        (replace(BLOCKED, fingerprint=None), {"order": None}, False, False),
         (BLOCKED, {"other": "f2"}, False, False),
         (BLOCKED, {"order": "f2"}, False, True),
         (replace(BLOCKED, fingerprint=None), {"order": "f2"}, False, True),
@@ -323,7 +349,7 @@ def test_a_second_leased_workflow_task_is_not_believed(mine_first: bool) -> None
     assert names(flow.signal().events) == [], "code is in the middle of its task: the signal is held"
 
 
-def test_one_that_nobody_holds_is_offered_again_alone() -> None:
+def test_a_real_task_without_a_holder_is_offered_again_alone() -> None:
     flow = given()
     real = flow.claim(flow.workflow_task.id, "engine-1/worker", until=None)
     forged(flow, real)

@@ -18,6 +18,7 @@ from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.repair import Repair
 from backstay.kernel.features.retry_now import RetryNow
 from backstay.kernel.features.signal import DeliverSignal
+from backstay.kernel.features.skip_wait import SkipWait
 from backstay.kernel.features.start import Start
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.features.update import CompleteUpdate, Update
@@ -55,6 +56,7 @@ ACCEPTED: list[tuple[Any, Any]] = [
     (waiting, Pause(reason="why")),
     (waiting, Unpause(reason="why")),
     (backing_off, RetryNow(reason="why")),
+    (waiting, SkipWait(reason="why")),
     (Flow, started(definition=TALKING, arguments=b"1")),
 ]
 REJECTED: list[tuple[Any, Any]] = [
@@ -67,6 +69,7 @@ REJECTED: list[tuple[Any, Any]] = [
     (closed, Pause(reason="why")),
     (closed, Unpause(reason="why")),
     (waiting, RetryNow(activity_execution_id="RUN1-1")),
+    (waiting, SkipWait(wait_id="RUN1-t7")),
     (closed, started(definition=TALKING, arguments=b"1")),
 ]
 
@@ -117,7 +120,9 @@ def test_a_retry_is_answered_the_same_by_a_later_run(flow_of: Any, message: Any)
 @pytest.mark.parametrize("in_the_way", ["a signal", "no code"])
 def test_a_request_that_was_told_to_retry_is_decided_anew(in_the_way: str) -> None:
     flow = waiting()
-    message = Update(name="add", arguments=b"1", request_id="r1", available=in_the_way != "no code")
+    message = Update(
+        name="add", arguments=b"1", request_id="r1", missing="no worker" if in_the_way == "no code" else None
+    )
     if in_the_way == "a signal":
         flow.signal("note")
     first = flow.when(message)
@@ -125,7 +130,7 @@ def test_a_request_that_was_told_to_retry_is_decided_anew(in_the_way: str) -> No
     assert (first.commands[0].status, first.commands[0].request_id) == ("rejected", None)
     if in_the_way == "a signal":
         flow.complete()
-    again = flow.again(replace(message, available=True))
+    again = flow.again(replace(message, missing=None))
     assert again.reply.accepted
     assert answer(flow.again(message).reply) == answer(again.reply)
 

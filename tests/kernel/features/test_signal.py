@@ -334,7 +334,7 @@ def test_a_task_that_fails_applies_nothing() -> None:
     assert list(flow.run.part(Signals).received) == ["RUN1-s2"]
 
 
-def test_a_signal_nobody_waits_for_stays_received() -> None:
+def test_a_signal_that_no_code_waits_for_stays_received() -> None:
     flow = talking()
     flow.signal("go")
     assert flow.complete(StartTimer(delay_seconds=60)).events[0].type == "TimerScheduled"
@@ -472,7 +472,7 @@ def test_signals_that_a_run_did_not_apply_are_told_to_the_next_run() -> None:
     assert opened.signal_wait_id == "signal-command:RUN1-c2"
 
 
-def test_a_run_that_waits_for_a_signal_alone_waits_for_somebody_outside() -> None:
+def test_a_run_that_waits_for_a_signal_alone_waits_for_a_sender_outside() -> None:
     flow = talking(WAIT)
     assert flow.row is not None
     assert flow.row.waits_externally == 1

@@ -107,7 +107,7 @@ def test_cancelling_the_run_cancels_the_activity() -> None:
     assert flow.refused(flow.finished(1)).reason == "run_cancelled"
 
 
-def test_while_it_is_paused_nobody_gets_it_and_what_was_begun_may_end() -> None:
+def test_while_it_is_paused_no_worker_gets_it_and_what_was_begun_may_end() -> None:
     flow = begun()
     flow.begin(1)
     flow.when(Pause())

@@ -12,6 +12,7 @@ from backstay.kernel.failure import Failure
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.condition import OpenConditionWait
 from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.features.lease import Release
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.signal import ApplySignal, OpenSignalWait
 from backstay.kernel.features.start import RecordedDefinition, Reserve
@@ -26,13 +27,13 @@ from backstay.kernel.features.update import (
     UpdateRejected,
     Updates,
 )
-from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, events_shown
+from backstay.kernel.features.workflow_task import WAITING_FOR_HISTORY, CompleteWorkflowTask, events_shown
 from backstay.kernel.limits import Breach, Limits
 from backstay.kernel.task import Block
-from backstay.kernel.values import accepted_after
+from backstay.kernel.values import accepted_after, run_of
 
 from ..deciding import vars_of
-from ..given import TALKING, Flow, given, names, only, parameter
+from ..given import TALKING, WORKER, Flow, given, names, only, parameter
 from ..stored import refold, snapshot
 
 LATER = StartTimer(delay_seconds=600)
@@ -155,10 +156,10 @@ REJECTED: list[tuple[str, Any, dict[str, Any], str, str | None, dict[str, list[s
     (
         "definition unavailable",
         talking,
-        {"available": False},
+        {"missing": "no worker"},
         "workflow_definition_unavailable",
         "rejected_workflow_definition_unavailable",
-        {},
+        {"worker": ["no worker"]},
     ),
     ("behind a signal", signalled, {}, "earlier_signal_pending", "rejected_pending_signal", {}),
     (
@@ -190,7 +191,8 @@ def test_a_rejected_update_is_on_record_and_gets_no_task(
     flow_of: Any, message: dict[str, Any], reason: str, outcome: str | None, errors: dict[str, list[str]]
 ) -> None:
     flow = flow_of()
-    sequence = flow.state.command_sequence
+    named = message.get("run_id") or (flow.state.run and flow.run.run_id)
+    sequence = sum(run_of(command.id) == named for command in flow.commands)
     tasks = dict(flow.rows)
     decision = flow.when(Update(**{"name": "add", **message}))
     (command,) = decision.commands
@@ -198,7 +200,7 @@ def test_a_rejected_update_is_on_record_and_gets_no_task(
     assert command.validation_errors == decision.reply.validation_errors == errors
     assert command.sequence == (None if flow.state.run is None else sequence + 1)
     assert flow.rows == tasks
-    if flow.state.run is not None and flow.run.is_open:
+    if flow.state.run is not None and flow.run.is_open and named == flow.run.run_id:
         rejected = only(decision, UpdateRejected)
         assert (rejected.rejection_reason, rejected.outcome) == (reason, outcome)
         assert rejected.validation_errors == errors
@@ -214,12 +216,12 @@ def test_the_checks_come_in_the_order_of_the_contract() -> None:
     wrong: dict[str, Any] = {
         "arguments": b"123",
         "objection": "no",
-        "available": False,
+        "missing": "no worker",
         "values": ["x"],
         "name": "typo",
     }
     reasons = []
-    for undo in ({}, {"name": "pay"}, {"values": [1]}, {"available": True}, {"objection": None}, {"arguments": b""}):
+    for undo in ({}, {"name": "pay"}, {"values": [1]}, {"missing": None}, {"objection": None}, {"arguments": b""}):
         wrong |= undo
         reasons.append(flow.when(Update(**wrong)).reply.rejection_reason)
     assert reasons == [
@@ -389,6 +391,22 @@ def test_a_lost_task_of_an_update_is_restored_as_it_was() -> None:
     flow.lose(lost.id)
     assert flow.when(Reconcile(incarnation="engine-2")).reply.restored == ["RUN1-v4"]
     assert flow.workflow_task == replace(lost, repair_count=1)
+
+
+def test_a_late_report_does_not_pass_for_one_of_the_task_that_had_to_wait_for_an_update() -> None:
+    """Its row makes place for that of the update, and comes back: the same worker may have it again."""
+    flow = talking()
+    flow.due(600)
+    before = flow.lease()
+    flow.when(Release(task_id=before.id, owner=WORKER, attempt=before.attempt))
+    flow.update("add")
+    assert before.id not in flow.rows
+    (update,) = flow.run.part(Updates).pending
+    flow.complete(CompleteUpdate(update_id=update, result=b"r"))
+    again = flow.lease()
+    assert (again.id, again.attempt) == (before.id, before.attempt + 1)
+    late = CompleteWorkflowTask(task_id=before.id, owner=WORKER, attempt=before.attempt, commands=[])
+    assert flow.refused(late).reason == "workflow_task_attempt_mismatch"
 
 
 # -- bad completions

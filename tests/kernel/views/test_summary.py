@@ -1,4 +1,4 @@
-"""The summary of a run: one word for what it does, its wait with since and until, and what needs somebody."""
+"""The summary of a run: one word for what it does, its wait with since and until, and what needs attention."""
 
 from __future__ import annotations
 

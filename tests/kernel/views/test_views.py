@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from backstay.kernel.command import Command
 from backstay.kernel.features.activity import ScheduleActivity
@@ -321,16 +322,31 @@ def test_an_old_run_takes_no_commands() -> None:
 
 
 @pytest.mark.contract("QRY-16")
-def test_a_definition_that_nobody_knows_blocks_queries_and_updates() -> None:
+def test_a_definition_that_no_worker_knows_blocks_queries_and_updates() -> None:
     flow = at(OpenConditionWait())
     told = actions(
         flow.state, liveness(flow.machine, flow.state, flow.now), flow.now, definition="workflow_definition_unavailable"
     )
     assert (told.can_query, told.can_update) == (False, False)
-    told = actions(
-        flow.state, liveness(flow.machine, flow.state, flow.now), flow.now, definition="query_worker_unavailable"
-    )
-    assert (told.can_query, told.can_update) == (False, True), "without any worker an update waits for one"
+
+
+@pytest.mark.contract("ACTION-01", "QRY-16")
+@pytest.mark.parametrize(
+    ("validators", "can_update"),
+    [(None, False), (["add"], False), ([], True)],
+    ids=["not recorded", "each has a validator", "one has none"],
+)
+def test_without_a_worker_only_an_update_without_a_validator_waits_for_one(
+    validators: list[str] | None, can_update: bool
+) -> None:
+    recorded = replace(DEFINITION, update_validators=validators)
+    for definition, expected in ((recorded, can_update), (None, False)):
+        flow = given(OpenConditionWait(), definition=definition)
+        state = liveness(flow.machine, flow.state, flow.now)
+        told = actions(flow.state, state, flow.now, definition="query_worker_unavailable")
+        assert (told.can_query, told.query_blocked_reason) == (False, "query_worker_unavailable")
+        assert told.can_update == expected
+        assert told.update_blocked_reason == (None if expected else "workflow_definition_unavailable")
 
 
 @pytest.mark.contract("DECL-04", "DECL-06", "DECL-07")

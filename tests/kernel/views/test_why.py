@@ -89,14 +89,20 @@ def test_a_limit_says_who_holds_it_and_when_it_ends(limit: str, itself: str) -> 
     [
         ("here", "sleeps", "Sleeps for another 30 s"),
         ("elsewhere", "sleeps", "Sleeps for another 30 s"),
-        ("none", "needs_engine", "No process runs this database now"),
+        ("none", "needs_engine", "No engine runs this database"),
         ("down", "needs_database", "The database cannot commit now"),
     ],
 )
-def test_whether_anybody_decides(engine: Any, verb: str, words: str) -> None:
+def test_the_explanation_says_whether_an_engine_decides(engine: Any, verb: str, words: str) -> None:
     found = explain(summary_of(given(StartTimer(delay_seconds=60))), Facts(engine=engine), instant(30))
     assert found.verb == verb
     assert words in found.sentence
+
+
+def test_an_activity_is_not_said_to_run_without_an_engine() -> None:
+    found = summary_of(running())
+    assert short(found, Facts(), instant(60)).startswith("Activity charge runs for 1 min")
+    assert short(found, Facts(engine="none"), instant(60)).startswith("Activity charge was begun 1 min ago at worker-1")
 
 
 def test_a_wake_that_has_passed_is_overdue() -> None:
@@ -104,7 +110,7 @@ def test_a_wake_that_has_passed_is_overdue() -> None:
     assert explain(found, Facts(), instant(65)).verb == "sleeps", "it may be on its way"
     late = explain(found, Facts(), instant(120))
     assert (late.verb, late.attention) == ("overdue", "overdue")
-    assert late.sentence == "It was to go on 1 min ago, and has not: it waits for timer."
+    assert late.sentence == "Overdue for 1 min: it waits for timer."
 
 
 def test_a_lease_that_has_ended_is_overdue() -> None:
@@ -125,8 +131,15 @@ def test_a_block_says_where_and_for_which_code() -> None:
     )
     flow.break_task(block)
     found = explain(summary_of(flow), Facts(block=block), instant(121))
-    assert found.sentence == "Blocked for 1 min: its code no longer fits its history at step 1: “timer, not activity”."
-    assert found.by_itself == "it is tried again when a worker with another definition than sha256:012345678 connects"
+    assert found.sentence == (
+        "Blocked for 1 min by worker worker-1: the code no longer fits the history of the run at step 1: “timer, not activity”."
+    )
+    assert found.by_itself == "it is retried when a worker with different code than sha256:012345678 connects"
+    assert found.action is not None
+    assert (found.action.verb, found.action.label, found.action.allowed) == ("deploy", "Deploy code that fits", False)
+    nobody = explain(summary_of(flow), Facts(block=block, engine="none"), instant(121))
+    assert nobody.action is not None
+    assert nobody.action.label == "Start an engine with code that fits", "any other engine would block it again"
 
 
 def test_other_open_steps_are_counted() -> None:
@@ -196,6 +209,15 @@ def test_what_code_decided_follows_from_what_woke_it() -> None:
         "ActivityRetryScheduled",
     ]
     assert found[0][1] is None
+
+
+def test_a_run_exists_because_a_caller_started_it() -> None:
+    chain = chain_of(given(StartTimer(delay_seconds=60)).history, 3)
+    assert [(cause.type, cause.outside) for cause in chain.causes] == [
+        ("StartAccepted", "the caller that started it"),
+        ("WorkflowStarted", None),
+        ("TimerScheduled", None),
+    ]
 
 
 def test_the_first_event_of_a_command_came_from_outside_and_the_others_follow_from_it() -> None:

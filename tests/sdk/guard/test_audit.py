@@ -425,3 +425,35 @@ async def test_code_that_is_given_up_does_no_io_on_its_way_out(tmp_path: Path) -
 
         await eventually(asleep)
     assert not (tmp_path / "left").exists()
+
+
+LAST_WORDS = """
+import os, sys
+from backstay import Backstay, activity, logger, workflow
+
+@activity
+def words(which: str) -> bytes:
+    return f"the {which} words".encode()
+
+class Late:
+    open, write, nothing = staticmethod(open), staticmethod(os.write), os.devnull
+    words, log = staticmethod(words), logger("late")
+
+    def __del__(self):
+        self.open(self.nothing).close()
+        self.log.info("nobody listens")
+        self.write(2, self.words("last"))
+
+@workflow
+def one() -> int:
+    return 1
+
+with Backstay(":memory:", [one], guard="error", shims=True) as app:
+    assert app.execute(one, "a") == 1
+sys.modules["late"] = Late()  # kept until the modules go
+"""
+
+
+def test_what_code_does_while_the_interpreter_ends_is_left_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", LAST_WORDS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "the last words")

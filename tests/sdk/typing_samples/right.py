@@ -19,8 +19,7 @@ from backstay import (
     Signal,
     Step,
     activity,
-    aio,
-    attempt,
+    activity_info,
     background,
     child,
     children,
@@ -57,7 +56,7 @@ class Order:
 @activity
 def charge(order: str, cents: int, *, currency: str = "EUR") -> Order:
     heartbeat("charging", current=1, total=2)
-    assert_type(attempt().idempotency_key, str)
+    assert_type(activity_info().idempotency_key, str)
     return Order(order)
 
 
@@ -137,7 +136,7 @@ async def later(n: int) -> Order:
     assert_type(anything("u"), Any)
     assert_type(await fetch.step("u"), bytes)
     assert_type(await charge.step("o", n), Order)
-    assert_type(await aio.sleep("1h"), None)
+    assert_type(await sleep.step("1h"), None)
     assert_type(await Warehouse.count(), int)
     first, second = await asyncio.gather(fetch("a"), charge.step("b", 1))
     assert_type(first, bytes)
@@ -213,8 +212,8 @@ class Approval:
 async def listener() -> str:
     async with Saga() as saga:
         saga.undo(fetch, "u")
-    assert_type(await aio.wait(lambda: True), bool)
-    return await aio.wait(approved)
+    assert_type(await wait.step(lambda: True), bool)
+    return await wait.step(approved)
 
 
 def talk(app: Backstay) -> None:
@@ -251,8 +250,8 @@ def outside(app: Backstay, client: Client) -> None:
     assert_type(client.handle(AsyncShop, "o").result(), list[Order])
     assert_type(client.reserve(Shop, "r"), bool)
     assert_type(client.options(business_key="k", labels={"a": "b"}, timeout="1h"), Client)
-    assert_type(client.options(existing="return_existing_active").execute(order, "o", "id"), str)
-    assert_type(client.options(existing="return_existing").execute(order, "o", "id"), str)
+    assert_type(client.options(if_exists="return_existing_active").execute(order, "o", "id"), str)
+    assert_type(client.options(if_exists="return_existing").execute(order, "o", "id"), str)
     assert_type(client.execute("shop.order", "o", 1, 2), Any)
     assert_type(client.start("shop.order", None).result(), Any)
     assert_type(client.list(type="order", label=("a", "b"), limit=3)[0].workflow_id, str)
@@ -316,7 +315,7 @@ def family(id: str) -> None:
 async def later_family(id: str) -> None:
     assert_type(await order.step(id), str)
     assert_type(await later(1), Order)
-    assert_type(await aio.child(order, id), str)
-    assert_type(await aio.gather(order.step(id), fetch.step("u")), tuple[str, bytes])
+    assert_type(await child.step(order, id), str)
+    assert_type(await gather.step(order.step(id), fetch.step("u")), tuple[str, bytes])
     assert_type(await child.start(order, id), str)
     assert_type(await asyncio.gather(order.step(id), later(1)), tuple[str, Order])

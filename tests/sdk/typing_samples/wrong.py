@@ -8,7 +8,6 @@ from backstay import (
     Saga,
     Signal,
     activity,
-    aio,
     background,
     child,
     continue_as_new,
@@ -65,7 +64,7 @@ def order(id: str) -> str:
 async def later(id: str) -> str:
     await charge(id, 1)  # wrong
     await sleep("1h")  # wrong
-    await aio.sleep([])  # wrong
+    await sleep.step([])  # wrong
     await fetch(3)  # wrong
     return id
 
@@ -150,7 +149,7 @@ def outside(app: Backstay) -> None:
     app.start(Shop, "s", "n")  # wrong
     app.execute(Shop, "s")  # wrong
     app.options(retries=3)  # wrong
-    app.options(existing="maybe")  # wrong
+    app.options(if_exists="maybe")  # wrong
     number: int = app.execute(order, "o", "id")  # wrong
     text: int = app.handle(Shop, "s").result()  # wrong
     app.start(charge, "c", "o", 1)  # wrong

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..mutation import Mutant
 
-PLACE = "backstay.server.budget_shares:BudgetShares"
+PLACE = "backstay.server.limits.budget_shares:BudgetShares"
 
 MUTANTS = [
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS = [
     ),
     Mutant(
         "the last minute is still there",
-        "backstay.server.budget_shares:BudgetShare.begin",
+        "backstay.server.limits.budget_shares:BudgetShare.begin",
         "self.minute, self.amount, self.owed, self.unsure = (minute, 0, 0, False)",
         "self.minute = minute",
         also=(f"{PLACE}._learn", "share.amount = amount", "share.amount = max(amount, share.amount)"),

@@ -15,8 +15,9 @@ from typing import Any
 
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Routing
-from backstay.server.budget_shares import MINUTE, BudgetShares, LimitScope
-from backstay.store import RegistryEntry, Unavailable
+from backstay.server.limits.budget_shares import MINUTE, BudgetShares, LimitScope
+from backstay.store import RegistryEntry
+from backstay.store.errors import Unavailable
 from backstay.store.ownership import NodeFacts, NodeRow, Ownership
 
 from ..virtual import VirtualLoop, VirtualWorld

@@ -33,6 +33,7 @@ IDLE = 100
 REASON = 4
 """Requests and connections that a report is reason enough for."""
 
+LONG_STILL = 10  # seconds: so long a server keeps the activities of a worker that it does not see
 FOUND_OUT = 150
 """Virtual seconds after which it is known who is dead: longer than any reply is waited for."""
 
@@ -260,6 +261,15 @@ class LinkAuditor(Auditor):
                 waits = now - max(self._ended.get(id, now), self._steady, worker.steady)
                 told = attempt.cancelled or waits < FOUND_OUT
                 self.must(told, "whose attempt is over is told so", (worker.name, id, f"after {waits:.0f} seconds"))
+
+    def begins(self, process: WorkerProcess, task: Task) -> None:
+        """A worker begins an activity. If it has just stood still for longer than its tasks are kept, it has asked before."""
+        if process.stood_still < LONG_STILL or self.sim.loop.time() > process.steady:
+            return
+        row = next((row for row in self.sim.disk.tasks_of(task.workflow) if row.id == task.id), None)
+        own = row is not None and (row.state, row.owner, row.attempt) == ("leased", process.worker_id, task.attempt)
+        law = "a process that stood still begins nothing that is not its own"
+        self.must(own, law, (process.name, task.id, task.attempt, row))
 
     # -- slots
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from backstay import activity, attempt
+from backstay import activity, activity_info
 
 from ..programs import ACTIVITIES, BUILDS, HELPERS, LINKED, Grammar, Statement, ledger
 
@@ -16,7 +16,7 @@ TOGETHER = 8 << 10
 """Bytes of reports that go together here, instead of 1 MB."""
 
 
-@activity(type="far", crashes="forever", queue="far", retries="forever", backoff=1)
+@activity(type="far", max_crashes="forever", queue="far", retries="forever", backoff=1)
 def far(token: str) -> str:
     ledger.act(token)
     return f"{token}!"
@@ -24,7 +24,7 @@ def far(token: str) -> str:
 
 @activity(type="far_once", queue="far", at_most_once=True)
 def far_once(token: str) -> str:
-    ledger.begin(attempt().idempotency_key, 1)
+    ledger.begin(activity_info().idempotency_key, 1)
     return far.fn(token)
 
 

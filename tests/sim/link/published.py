@@ -216,7 +216,7 @@ class Published:
             *((module, "time", clock) for module in (_activity_lease, _query_task_authority, client, worker)),
             *((module, "uuid", ids) for module in (client, worker)),
             (retry_policy, "random", SimpleNamespace(uniform=dice.uniform)),
-            (worker, "traceback", SimpleNamespace(format_exc=_without_places)),
+            (worker, "traceback", SimpleNamespace(format_exc=_without_places, format_exception=_told_without_places)),
         ]
         kept = [(module, name, getattr(module, name)) for module, name, _ in patches]
         for module, name, value in patches:
@@ -246,6 +246,10 @@ def _without_places() -> str:
     return "".join(traceback.format_exception_only(sys.exception()))
 
 
+def _told_without_places(_: object, error: BaseException, places: object) -> list[str]:
+    return traceback.format_exception_only(error)
+
+
 class _Listener(logging.Handler):
     def __init__(self, sim: LinkSimulation) -> None:
         super().__init__()
@@ -253,3 +257,6 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._sim.log(f"  published {record.levelname.lower()}: {record.getMessage()}"[:300])
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, AttributeError | TypeError | NameError):  # of the simulated world, which lacks something
+            self._sim.violation("nothing unforeseen happens", f"in the published package: {error!r}")

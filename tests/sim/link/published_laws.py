@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from backstay.engine.idempotency import completed_task, ended_attempt
+from backstay.engine.core.idempotency import completed_task, ended_attempt
 from backstay.kernel.decision import Decision
 from backstay.kernel.features.workflow_task.messages import WAITING_FOR_HISTORY
 from backstay.kernel.task import Task

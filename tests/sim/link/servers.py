@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from backstay.engine.world import Alarm, Minted, MintedIds
-from backstay.server.app import App
-from backstay.server.serve import HttpServer
+from backstay.engine.core.world import Alarm, Minted, MintedIds
+from backstay.server.http.app import App
+from backstay.server.http.serve import HttpServer
 from backstay.server.server import Server
 from backstay.server.settings import Settings
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
 from ..disk import MemoryStore
 from ..nodes import Troubled

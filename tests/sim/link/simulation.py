@@ -11,7 +11,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from backstay.engine import notices
+from backstay.engine.cluster import notices
 from backstay.kernel.limits import Limits as Sizes
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND
@@ -19,9 +19,9 @@ from backstay.link import http, nodes
 from backstay.protocol.requests import Request
 from backstay.sdk import errors
 from backstay.sdk.author import group
-from backstay.sdk.remote import host, report_queue, transport, worker_link
-from backstay.server import connections
+from backstay.sdk.remote import host, report_queue, standstill, transport, worker_link
 from backstay.server import server as serving
+from backstay.server.http import connections
 from backstay.store import Ready
 
 from .. import clients as people
@@ -166,14 +166,15 @@ class LinkSimulation(Simulation):
         pause = self.random.choice([0.5, 1.8, 3, 9, 30, 100, 400])
         self.log(f"{process.name} stands still for {pause} s")
         process.stop()
-        self.loop.call_later(pause, self._go_on, process)
+        self.loop.call_later(pause, self._go_on, process, self.loop.time())
 
-    def _go_on(self, process: ProcessLoop) -> None:
+    def _go_on(self, process: ProcessLoop, since: float) -> None:
         if not process.stopped:
             return  # all is calm, and it was told before
-        process.go_on()
         if process.owner is not None:
             process.owner.steady = self.loop.time()
+            process.owner.stood_still = self.loop.time() - since
+        process.go_on()
 
     def _disturb(self) -> None:
         if self._over:
@@ -257,7 +258,7 @@ class LinkSimulation(Simulation):
         processes: list[Any] = self._processes()
         for process in processes:
             if process.loop.stopped:
-                self._go_on(process.loop)
+                self._go_on(process.loop, self.loop.time())
         await self._stay()
         await self._all_end()
         if self.published is not None:
@@ -318,9 +319,14 @@ class LinkSimulation(Simulation):
             (transport, "fresh_id", lambda: f"{next(numbers):026d}"),
             (host, "ThreadPool", Threads),
             (host, "time", None),
+            (standstill, "time", None),  # it counts by the time of the loop
             (people, "Grammar", LinkGrammar),
             (group, "FEW", 1),  # groups of a few members already have windows
-            (notices, "REST", 1 if self.linked else notices.REST),  # they are read seldom enough here
+            (
+                notices,
+                "REST",
+                1,
+            ),  # the simulator reads notices seldom enough, also where servers only tell their addresses
         ]
         kept = [(module, name, getattr(module, name)) for module, name, _ in patches]
         for module, name, value in patches:

@@ -83,6 +83,8 @@ class WatchedWorker(AsyncWorker):
                 self._process.sim.log(f"{self._process.name} is given {_what(delivery)}")
                 if isinstance(delivery, wire.TaskLease):
                     self._process.sim.laws.given(self._process, delivery)
+                elif isinstance(delivery, wire.ActivityLease):
+                    self._process.sim.laws.begins(self._process, delivery.assignment.task)
             deliver(deliveries, link)
             self._process.sim.laws.slots(self._process)
 
@@ -134,6 +136,7 @@ class WorkerProcess:
         )
         self.open = False
         self.steady = sim.loop.time()  # since when nothing has stopped it
+        self.stood_still = 0.0  # for how long it stood still before that
         self._told = self.loop.create_future()
         sim.log(f"{self.name} begins")
         self.loop.create_task(self._live(), name="worker")

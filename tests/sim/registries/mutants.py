@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..mutation import Mutant
 
-STORED = "backstay.server.registry:StoredRegistry"
-ALL = "backstay.server.registries:Registries"
+STORED = "backstay.server.registries.registry:StoredRegistry"
+ALL = "backstay.server.registries.all:Registries"
 
 MUTANTS = [
     Mutant("nobody is told", f"{STORED}._wrote", "await self.on_write(self.kind)", ""),

@@ -14,13 +14,14 @@ from typing import Any, cast
 
 import msgspec
 
-from backstay.engine.periodic import PeriodicJob
-from backstay.engine.shards import LOOK
+from backstay.engine.cluster.shards import LOOK
+from backstay.engine.core.periodic import PeriodicJob
 from backstay.protocol.native.nodes import LinkFailed, Owner, ReadRegistry
-from backstay.server.registries import PATIENCE, Registries
-from backstay.server.registry import StoredRegistry
-from backstay.server.workers import WorkerRegistry
-from backstay.store import RegistryEntry, Store, Unavailable
+from backstay.server.registries.all import PATIENCE, Registries
+from backstay.server.registries.registry import StoredRegistry
+from backstay.server.workers.worker_registry import WorkerRegistry
+from backstay.store import RegistryEntry, Store
+from backstay.store.errors import Unavailable
 
 from ..virtual import VirtualLoop, VirtualWorld
 
@@ -124,7 +125,7 @@ class Node:
             workers,
             [self.kept],
             lambda: None,
-            links=lambda: self,
+            links=self,
             nodes=self._others,
             seen=lambda: self._seen,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..mutation import Mutant
 
-SESSIONS = "backstay.server.sessions:SessionRegistry"
+SESSIONS = "backstay.server.workers.sessions:SessionRegistry"
 
 MUTANTS = [
     Mutant("keep without guard", f"{SESSIONS}._write", "self._engine.store.exclusive", "True"),

@@ -17,10 +17,11 @@ import msgspec
 
 from backstay.kernel.session import WorkerSession
 from backstay.kernel.values import Micros
-from backstay.server.http_errors import HttpError
-from backstay.server.sessions import SessionRecord, SessionRegistry
-from backstay.server.workers import RegisteredWorker, WorkerRegistry
-from backstay.store import RegistryEntry, Store, Unavailable
+from backstay.server.http.errors import HttpError
+from backstay.server.workers.sessions import SessionRecord, SessionRegistry
+from backstay.server.workers.worker_registry import RegisteredWorker, WorkerRegistry
+from backstay.store import RegistryEntry, Store
+from backstay.store.errors import Unavailable
 
 from ..virtual import VirtualLoop, VirtualWorld
 
@@ -89,7 +90,7 @@ class MatchingNode:
         engine: Any = SimpleNamespace(
             store=store, world=world, leases=nothing, matching=SimpleNamespace(polls=nothing), dispatcher=nothing
         )
-        self.sessions: SessionRegistry = day.registry(store, lambda: engine, self.workers)
+        self.sessions: SessionRegistry = day.registry(store, engine, self.workers)
 
     async def open(self) -> None:
         await self.workers.load()

@@ -5,21 +5,22 @@ Any closed run of an instance can be archived, not only the current one. The she
 
 from __future__ import annotations
 
-from msgspec import Struct
-
 from backstay.kernel.event import Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History
 from backstay.kernel.features.instance_commands import (
-    NOT_CURRENT,
     NOT_STARTED,
+    CommandReply,
     ReasonedCommand,
     Rejection,
     accept,
     answer_retry,
     cause,
+    earlier_run,
     reject,
 )
-from backstay.kernel.state import Run
+from backstay.kernel.message import EarlierRun
+from backstay.kernel.operator_command import CommandOutcome, CommandRefusal, OperatorCommand
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros
 from backstay.kernel.words import COMMAND, RUN, Phrase, Story, Words
@@ -27,19 +28,10 @@ from backstay.kernel.words import COMMAND, RUN, Phrase, Story, Words
 NOT_CLOSED = Rejection("run_not_closed", "rejected_run_not_closed")
 
 
-class EarlierRun(Struct, frozen=True, kw_only=True):
-    key: int
-    run_id: str
-    number: int
-    history: list[Recorded]
-
-
 class Archive(ReasonedCommand, frozen=True, kw_only=True):
-    """`earlier`: the run to archive, with its history, if it is not the current one."""
+    """`earlier` comes with its history."""
 
     command_type = "archive"
-
-    earlier: EarlierRun | None = None
 
 
 class ArchiveRequested(Event, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,10 +58,10 @@ class Archived:
 def archive(turn: Turn, message: Archive) -> None:
     if answer_retry(turn, message):
         return
-    run = turn.instance.run if message.earlier is None else _folded(turn, message.earlier)
-    why = _unfit(run, message)
-    if run is None or why is not None:
-        reject(turn, message, why or NOT_STARTED)
+    earlier = earlier_run(turn, message)
+    run = turn.instance.run if earlier is None else _folded(turn, earlier)
+    if run is None or run.is_open:
+        reject(turn, message, NOT_STARTED if run is None else NOT_CLOSED)
         return
     needed = run.part(Archived).at is None
     outcome = "archived" if needed else "archive_not_needed"
@@ -92,14 +84,6 @@ def _folded(turn: Turn, earlier: EarlierRun) -> Run:
     return run
 
 
-def _unfit(run: Run | None, message: Archive) -> Rejection | None:
-    if run is None:
-        return NOT_STARTED
-    if message.run_id not in (None, run.run_id):
-        return NOT_CURRENT  # it was current when the shell looked, and is not any more
-    return NOT_CLOSED if run.is_open else None
-
-
 def _requested(run: Run, event: ArchiveRequested, entry: Recorded) -> None:
     """The request alone changes nothing."""
 
@@ -120,9 +104,38 @@ def _say_archived(story: Story, event: WorkflowArchived) -> Phrase:
     return Phrase("▤", f"archived{story.because(event.reason)}", "quiet")
 
 
+def _blocked(instance: Instance, state: str, now: Micros) -> str | None:
+    part = instance.current.parts.get(Archived)
+    return None if part is None or part.at is None else "already_archived"
+
+
+def _still_open(command: CommandReply) -> str:
+    return f"run {command.run_id} is still open; cancel or terminate it first, or wait for its end"
+
+
+ARCHIVE = OperatorCommand(
+    message=Archive,
+    request="ArchiveWorkflow",
+    label="Archive",
+    help="Mark {run} as archived.",
+    more="The run must have ended. Its history stays.",
+    examples=("order-1", "order-1 --run 01J8... --reason audited"),
+    outcomes={
+        "archived": CommandOutcome("archived; its history stays"),
+        "archive_not_needed": CommandOutcome("archived already"),
+    },
+    refusals={NOT_CLOSED.reason: CommandRefusal(_still_open)},
+    current_run=False,
+    bulk_flags={"archived": False},
+    blocked=_blocked,
+    blocked_words={"already_archived": "It is archived already.", "run_not_closed": "It has not ended yet."},
+)
+
+
 FEATURE = Feature(
     name="archive",
     deciding=Deciding(messages={Archive: archive}),
     history=History(evolve={ArchiveRequested: _requested, WorkflowArchived: _archived}),
     words={ArchiveRequested: Words(COMMAND, _say_requested), WorkflowArchived: Words(RUN, _say_archived)},
+    operator=(ARCHIVE,),
 )

@@ -15,6 +15,7 @@ from backstay.kernel.feature import CommandRule, Deadline, Deciding, Feature, Hi
 from backstay.kernel.features import close
 from backstay.kernel.features.instance_commands import InstanceCommand, accept, cause, may_accept
 from backstay.kernel.features.start import Identity
+from backstay.kernel.operator_command import CommandOutcome, OperatorCommand
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import Resume
 from backstay.kernel.turn import Turn
@@ -217,6 +218,36 @@ def _say_stopped(story: Story, event: Stopped) -> Phrase:
     return Phrase("✗", f"{story.workflow_type} {event.closed_reason}", "bad", news=True)
 
 
+CANCEL = OperatorCommand(
+    message=Cancel,
+    request="CancelWorkflow",
+    label="Cancel",
+    help="Request the cancellation of {run}.",
+    more=(
+        "Code that handles the cancellation may clean up until its deadline; any other run closes at once."
+        " This cannot be undone."
+    ),
+    examples=("order-1", 'order-1 --reason "the customer changed her mind"'),
+    danger=True,
+    outcomes={
+        "cancelled": CommandOutcome("cancelled"),
+        "cancel_requested": CommandOutcome(
+            "cancel requested; its code cleans up, and a second cancel closes it at once", goes_on=True
+        ),
+    },
+)
+TERMINATE = OperatorCommand(
+    message=Terminate,
+    request="TerminateWorkflow",
+    label="Terminate",
+    help="Close {run} at once, without running its code.",
+    more="The code cannot clean up. This cannot be undone.",
+    examples=('order-1 --reason "started by mistake"',),
+    danger=True,
+    outcomes={"terminated": CommandOutcome("terminated")},
+)
+
+
 FEATURE = Feature(
     name="cancel",
     deciding=Deciding(
@@ -240,4 +271,5 @@ FEATURE = Feature(
         WorkflowCancelled: Words(RUN, _say_stopped),
         WorkflowTerminated: Words(RUN, _say_stopped),
     },
+    operator=(CANCEL, TERMINATE),
 )

@@ -6,17 +6,28 @@ along.
 
 from __future__ import annotations
 
+from typing import Any
+
 from backstay.kernel.command import Command, TerminalCommand
 from backstay.kernel.event import NO_CONTEXT, Recorded, StepEvent
-from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Shape, nothing_to_check
+from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Shape
 from backstay.kernel.features import close, memo, search
 from backstay.kernel.features.child.child_side import run_continued
 from backstay.kernel.features.child.parent_side import still_open
-from backstay.kernel.features.start import Identity, RecordedDefinition, Start, definition_of, open_run, parent_of
+from backstay.kernel.features.start import (
+    Identity,
+    Parent,
+    RecordedDefinition,
+    Start,
+    definition_of,
+    open_run,
+    parent_of,
+)
 from backstay.kernel.limits import Breach, over_count
-from backstay.kernel.state import Run
+from backstay.kernel.names import check_name
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import reroute
+from backstay.kernel.values import instance_kind, reroute
 from backstay.kernel.words import RUN, Phrase, Story, Words
 
 
@@ -34,6 +45,11 @@ class WorkflowContinuedAsNew(StepEvent, frozen=True, kw_only=True, omit_defaults
     closed_reason: str = "continued"
 
 
+def _check(turn: Turn, command: ContinueAsNew) -> None:
+    check_name(command.workflow_type or None, "workflow_type")
+    check_name(command.queue or None, "queue")
+
+
 def apply(turn: Turn, command: ContinueAsNew) -> None:
     old = turn.run
     identity = old.part(Identity)
@@ -48,6 +64,7 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
             workflow_link_id=f"{old.run_id}-n{new.number}",
         )
     )
+    called_by = parent_of(before)
     carried = turn.features.carried(old)
     left_open = still_open(old)
     close.closed(turn)
@@ -74,8 +91,8 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
             run_timeout_seconds=before.run_timeout_seconds,
             definition=command.definition or definition_of(before),
             source="workflow",
-            context={"workflow": {"parent_run_id": old.run_id, "sequence": old.step}},
-            parent=parent_of(before),
+            context=_continued_by(turn.instance, old, called_by),
+            parent=called_by,
             traceparent=before.traceparent,
         ),
         execution_deadline_at=before.execution_deadline_at,
@@ -83,6 +100,14 @@ def apply(turn: Turn, command: ContinueAsNew) -> None:
         open_children=left_open,
     )
     run_continued(turn)
+
+
+def _continued_by(instance: Instance, old: Run, called_by: Parent | None) -> dict[str, Any]:
+    """The context of the start of the next run: the step that continued, and the call that the chain of runs belongs to."""
+    step = {"parent_instance_id": instance.workflow_id, "parent_run_id": old.run_id, "sequence": old.step}
+    if called_by is None or instance_kind(called_by.namespace) == "schedule":  # a schedule is no parent workflow
+        return {"workflow": step}
+    return {"workflow": {**step, "child_call_id": called_by.child_call_id}}
 
 
 def _limits(turn: Turn, commands: list[Command]) -> Breach | None:
@@ -109,7 +134,7 @@ def _say_continued(story: Story, event: WorkflowContinuedAsNew) -> Phrase:
 FEATURE = Feature(
     name="continue_as_new",
     deciding=Deciding(
-        commands={ContinueAsNew: CommandRule(nothing_to_check, apply)},
+        commands={ContinueAsNew: CommandRule(_check, apply)},
         limits=_limits,
     ),
     history=History(

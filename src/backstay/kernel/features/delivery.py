@@ -13,11 +13,13 @@ from backstay.kernel.turn import Turn, appended
 
 class Deliver(Message, frozen=True, kw_only=True):
     """Deliver a send. `retained`: the record of the command that an earlier delivery of the same send caused, if there
-    was one. `known`: of the request ids that the message asks after, those with a record here."""
+    was one. `known`: the request ids of the message that have a record here. `unwritable`: why the database
+    refused the rows of what the send creates."""
 
     send: Send
     retained: CommandRecord | None = None
     known: frozenset[str] = frozenset()
+    unwritable: str | None = None
 
     def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
         request_id: str | None = getattr(self.send.message, "request_id", None)

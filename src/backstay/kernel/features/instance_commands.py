@@ -1,4 +1,4 @@
-"""What all commands to an instance have in common: a target, a record, and a request id.
+"""The common part of all commands to an instance: a target, a record, and a request id.
 
 An accepted or rejected command leaves a durable record with a number in its run. A retry with the same `request_id`
 gets the first outcome, unless that was a temporary rejection. The shell looks up the earlier record and passes it as
@@ -19,16 +19,18 @@ from backstay.kernel.contract import Errors
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Context
 from backstay.kernel.limits import Breach
-from backstay.kernel.message import Message, Refused
+from backstay.kernel.message import EarlierRun, Message, Refused
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import signal_id, update_id
+from backstay.kernel.values import run_of, signal_id, update_id
 
 
 class InstanceCommand(Message, frozen=True, kw_only=True):
-    """A command to an instance, or with `run_id` to exactly that run of it."""
+    """A command to an instance, or with `run_id` to exactly that run of it. `earlier`: that run, if it is not the current
+    one."""
 
     run_id: str | None = None
+    earlier: EarlierRun | None = None
     request_id: str | None = None
     source: str = "python"
     context: dict[str, Any] = {}
@@ -107,12 +109,30 @@ NOT_CURRENT = Rejection("selected_run_not_current", "rejected_not_current")
 NOT_ACTIVE = Rejection("run_not_active", "rejected_not_active")
 
 
+NOT_LOOKED_AT = "run_not_looked_at"
+
+
+def earlier_run(turn: Turn, message: InstanceCommand) -> EarlierRun | None:
+    """The run before the current one that a command names. The record of the command belongs to it."""
+    instance = turn.instance
+    if message.run_id is None or instance.run is None or message.run_id == instance.run.run_id:
+        return None
+    earlier, given = message.earlier, instance.earlier_commands
+    if (
+        earlier is None
+        or earlier.loaded_from != instance.loaded_from
+        or (given is not None and given.get(earlier.key, 0) > earlier.commands)
+    ):
+        raise Refused(NOT_LOOKED_AT, f"run {message.run_id} is no longer the current run; try again")
+    return earlier
+
+
 def target_rejection(turn: Turn, message: InstanceCommand) -> Rejection | None:
     """Why a command cannot reach an open run; None if it can."""
     run = turn.instance.run
     if run is None:
         return NOT_STARTED
-    if message.run_id is not None and message.run_id != run.run_id:
+    if message.run_id is not None and earlier_run(turn, message) is not None:
         return NOT_CURRENT
     if not run.is_open:
         return NOT_ACTIVE
@@ -190,8 +210,8 @@ def has_route(context: Mapping[str, Any]) -> bool:
 
 
 def fingerprint(request_id: str | None, context: Mapping[str, Any], *parts: bytes) -> str | None:
-    """A hash of a request, for the record of its command and to compare retries with. None for a command of workflow code,
-    of a schedule or of the engine's own process: nobody can retry it, and nobody has sent it."""
+    """A hash of a request, for the record of its command and to compare retries with. None for a command of workflow
+    code, of a schedule or of the engine's own process, which has no client that could retry it."""
     if request_id is None and not has_route(context):
         return None
     joined = b"\0".join(parts)
@@ -222,7 +242,7 @@ def cause(command: CommandRecord) -> Context:
 
 def update_of(command: CommandRecord) -> str:
     """The id of the update of a command."""
-    return update_id(command.resolved_run_id or "", command.sequence or 0, command.history_length)
+    return update_id(run_of(command.id), command.sequence or 0, command.history_length)
 
 
 def _record(
@@ -243,6 +263,7 @@ def _record(
         outcome=outcome,
         source=message.source,
         status=status,
+        of=earlier_run(turn, message),
         target_scope="instance" if message.run_id is None else "run",
         target_name=named.name if named is not None else None,
         requested_run_id=message.run_id,
@@ -260,12 +281,11 @@ def _record(
 
 
 def _reply(turn: Turn, command: CommandRecord, *, repeated: bool = False) -> CommandReply:
-    run_id = command.resolved_run_id
-    numbered = command.sequence is not None and run_id is not None
+    numbered = command.sequence is not None and command.resolved_run_id is not None
     kind = command.command_type
     return CommandReply(
         workflow_id=turn.instance.workflow_id,
-        run_id=run_id,
+        run_id=command.resolved_run_id,
         command_id=command.id,
         command_type=command.command_type,
         command_sequence=command.sequence,
@@ -275,7 +295,7 @@ def _reply(turn: Turn, command: CommandRecord, *, repeated: bool = False) -> Com
         validation_errors=command.validation_errors,
         target_name=command.target_name,
         requested_run_id=command.requested_run_id,
-        signal_id=signal_id(run_id or "", command.sequence or 0) if numbered and kind == "signal" else None,
+        signal_id=signal_id(run_of(command.id), command.sequence or 0) if numbered and kind == "signal" else None,
         update_id=update_of(command) if numbered and kind == "update" else None,
         repeated=repeated,
     )

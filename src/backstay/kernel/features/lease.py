@@ -1,4 +1,5 @@
-"""Leases: which worker may work on a task. ready → leased → (spent | released | expired) → ready again, next attempt.
+"""Leases: the right of one worker to work on a task. ready → leased → (spent | released | expired) → ready again, next
+attempt.
 
 A claim is a decision, so it is on disk before the worker begins. When a lease expires or is lost, the task keeps its id
 and is offered again. Lost leases never count against a retry budget; `activity/crashes` and `workflow_task/crashed`
@@ -148,7 +149,9 @@ def renew(turn: Turn, message: Renew) -> None:
     task = turn.require_lease(message.task_id, message.owner, message.attempt)
     if task.until is not None or message.bounded:
         until = turn.now + LEASE
-        turn.put_task(replace(task, until=until + 1 if until == task.until else until))  # `Release` tells by it
+        turn.put_task(
+            replace(task, until=until + 1 if until == task.until else until)
+        )  # `Release` identifies the lease by it
 
 
 def _armed(instance: Instance, task_id: str) -> Micros | None:

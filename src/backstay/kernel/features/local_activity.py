@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from backstay.kernel.call_options import CallOptions, check_options, options_of
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.failure import Failure
 from backstay.kernel.feature import CommandRule, Deciding, Feature
@@ -40,7 +41,9 @@ class LocalAttempt(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backoff_seconds: float = 0
 
 
-class RecordLocalActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="record_local_activity"):
+class RecordLocalActivity(
+    StepCommand, CallOptions, frozen=True, kw_only=True, omit_defaults=True, tag="record_local_activity"
+):
     activity_type: str
     outcome: Literal["completed", "failed", "timed_out", "cancelled"]
     attempts: list[LocalAttempt]
@@ -57,6 +60,7 @@ def check(turn: Turn, command: RecordLocalActivity) -> None:
         raise Refused("invalid_commands", "a local activity has at least one attempt", field="attempts")
     if command.outcome in ("failed", "timed_out") and command.attempts[-1].failure is None:
         raise Refused("invalid_commands", "a failed local activity names its failure", field="attempts")
+    check_options(command)
     if command.retry_policy is not None:
         check_policy(command.retry_policy)
 
@@ -72,7 +76,9 @@ def apply(turn: Turn, command: RecordLocalActivity) -> None:
         "local_activity": True,
     }
     policy = command.retry_policy or RetryPolicy(max_attempts=1)
-    snapshot = ActivitySnapshot(retry_policy=policy, routing=run.routing, arguments=command.arguments)
+    snapshot = ActivitySnapshot(
+        retry_policy=policy, routing=run.routing, arguments=command.arguments, **options_of(CallOptions, command)
+    )
     turn.record(ActivityScheduled(activity=snapshot, **identity))
     last = len(command.attempts)
     for number, attempt in enumerate(command.attempts, 1):

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History, Lifecycle
 from backstay.kernel.features.instance_commands import ReasonedCommand, accept, cause, may_accept
-from backstay.kernel.state import Run
+from backstay.kernel.operator_command import CommandOutcome, OperatorCommand
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.turn import Turn
+from backstay.kernel.values import Micros
 from backstay.kernel.words import RUN, Phrase, Story, Words
 
 
@@ -87,10 +89,50 @@ def _say_unpaused(story: Story, event: WorkflowUnpaused) -> Phrase:
     return Phrase("▶", f"unpaused{story.because(event.reason)}")
 
 
+def _pause_blocked(instance: Instance, state: str, now: Micros) -> str | None:
+    return None if allows(instance.current) else "already_paused"
+
+
+def _unpause_blocked(instance: Instance, state: str, now: Micros) -> str | None:
+    return "not_paused" if allows(instance.current) else None
+
+
+PAUSE = OperatorCommand(
+    message=Pause,
+    request="PauseWorkflow",
+    label="Pause",
+    help="Pause {run}: hand out no more of its tasks.",
+    more="Results, timers and signals are still recorded, and deadlines go on.",
+    examples=('order-1 --reason "the warehouse is closed"',),
+    outcomes={
+        "paused": CommandOutcome("paused; events are still recorded, and unpause resumes it"),
+        "pause_not_needed": CommandOutcome("paused already"),
+    },
+    blocked=_pause_blocked,
+    blocked_words={"already_paused": "It is paused already."},
+    hidden=frozenset({"already_paused"}),
+)
+UNPAUSE = OperatorCommand(
+    message=Unpause,
+    request="UnpauseWorkflow",
+    label="Resume",
+    help="Resume {run} after a pause.",
+    examples=("order-1",),
+    outcomes={
+        "unpaused": CommandOutcome("resumed", goes_on=True),
+        "unpause_not_needed": CommandOutcome("was not paused"),
+    },
+    blocked=_unpause_blocked,
+    blocked_words={"not_paused": "It is not paused."},
+    hidden=frozenset({"not_paused", "run_closed", "selected_run_not_current"}),
+)
+
+
 FEATURE = Feature(
     name="pause",
     deciding=Deciding(messages={Pause: pause, Unpause: unpause}),
     history=History(evolve={WorkflowPaused: _paused, WorkflowUnpaused: _unpaused}),
     lifecycle=Lifecycle(carry=_carry, allows_tasks=allows),
     words={WorkflowPaused: Words(RUN, _say_paused), WorkflowUnpaused: Words(RUN, _say_unpaused)},
+    operator=(PAUSE, UNPAUSE),
 )

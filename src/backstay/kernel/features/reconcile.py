@@ -1,4 +1,5 @@
-"""Reconcile: make the task rows of an instance what its history expects. Recovery, the sweep and repair use it.
+"""Reconcile: correct the task rows of an instance to those that its history expects. Recovery, the sweep and repair use
+it.
 
 It restores rows that are missing, deletes rows that serve nothing, and ends leases that are over. Work that may still
 be running is left alone: a running activity whose row is gone counts as alive until its recorded lease is over.
@@ -24,16 +25,20 @@ class Reconcile(Message, frozen=True, kw_only=True):
     """Bring the task rows back to what history expects.
 
     `incarnation` is that of this engine: in-process leases of any other are over, and so are its own for tasks that no
-    worker of the process is `holding`. Runs that were blocked by another definition than the deployed one are tried
-    again; `force` tries every failed task. `ask` asks after other instances that owe this one an answer.
+    worker of the process is `holding`. None: another engine owns the instance, and in-process leases are left to it. A
+    run whose code was blocked is offered to other code, if there is some; `force` tries every failed task. `ask`
+    repeats requests to other instances that owe this one an answer.
     """
 
-    incarnation: str
+    incarnation: str | None
     holding: frozenset[str] | None = None
     asked_at: Micros | None = None  # when `holding` was true: it says nothing about leases given since
     force: bool = False
     ask: bool = False
     unoffered: frozenset[str] = frozenset()  # tasks that have been ready for a while and wait in no lane
+
+    def beside_owner(self) -> Reconcile:
+        return replace(self, incarnation=None, holding=None)
 
 
 class Reconciled(Struct, frozen=True, kw_only=True):
@@ -66,9 +71,15 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
         ):
             turn.features.lease_lost(turn, task)
             result.released.append(id)
-        elif task.state == "failed" and _may_run_again(turn, task, message):
-            workflow_task.revive(turn, task)
+        elif message.force and (task.state == "failed" or (task.state == "ready" and task.last_block is not None)):
+            workflow_task.revive(turn, replace(task, tried=(), last_block=None))
             result.revived.append(id)
+        elif task.is_blocked:
+            if workflow_task.others(turn.fleet, task):
+                workflow_task.offer_to_others(turn, task)
+                result.revived.append(id)
+        elif task.state == "ready" and task.last_block is not None and workflow_task.withdraw(turn, task):
+            pass  # no other code is left
         elif task.state == "ready" and task.created_at > turn.now:
             turn.put_task(task)  # the clock went back: it waits from now
         elif task.state == "ready" and task.is_due(turn.now):
@@ -100,26 +111,17 @@ def reconcile(turn: Turn, message: Reconcile) -> None:
     turn.reply = result
 
 
-def _lease_is_over(owner: str | None, until: Micros | None, now: Micros, incarnation: str) -> bool:
+def _lease_is_over(owner: str | None, until: Micros | None, now: Micros, incarnation: str | None) -> bool:
     """Whether a lease is over. One without an end lasts as long as the engine that gave it."""
     if until is not None:
         return until <= now
-    return owner is None or owner.partition("/")[0] != incarnation
+    return owner is None or (incarnation is not None and owner.partition("/")[0] != incarnation)
 
 
 def _is_abandoned(task: Task, message: Reconcile) -> bool:
     if task.until is not None or message.holding is None or task.id in message.holding:
         return False
     return message.asked_at is None or task.leased_at is None or task.leased_at < message.asked_at
-
-
-def _may_run_again(turn: Turn, task: Task, message: Reconcile) -> bool:
-    if message.force:
-        return True
-    if task.block is None or not task.block.replay_blocked:
-        return False  # its backoff is on the agenda
-    current = turn.deployed.get(task.type)
-    return current is not None and current != task.block.fingerprint
 
 
 FEATURE = Feature(

@@ -6,6 +6,8 @@ is for all activities of the run that back off.
 
 from __future__ import annotations
 
+from typing import Any
+
 from backstay.kernel.event import Event, Recorded, clock
 from backstay.kernel.feature import Deciding, Feature, History
 from backstay.kernel.features.activity.records import Activities, Execution, after
@@ -18,7 +20,8 @@ from backstay.kernel.features.instance_commands import (
     may_accept,
     reject,
 )
-from backstay.kernel.state import Run
+from backstay.kernel.operator_command import REASON, CommandField, CommandOutcome, CommandRefusal, OperatorCommand
+from backstay.kernel.state import Instance, Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, execution_id
 from backstay.kernel.words import About, Phrase, Story, Words
@@ -93,7 +96,7 @@ def _find(turn: Turn, message: RetryNow) -> tuple[list[Execution], Rejection | N
 
 
 def _is_step(run: Run, id: str) -> bool:
-    """Whether the run has had a step of this id. What kind of step it was is not in its state any more."""
+    """Whether the run has had a step of this id. The state no longer has the kind of the step."""
     number = id.removeprefix(execution_id(run.run_id, 0)[:-1])
     if not number.isdecimal() or len(number) > 9:
         return False
@@ -125,6 +128,58 @@ def _say(story: Story, event: ActivityRetryRequested) -> Phrase:
     )
 
 
+def _blocked(instance: Instance, state: str, now: Micros) -> str | None:
+    activities = instance.current.part(Activities).open.values()
+    return None if any(backs_off(execution, now) for execution in activities) else NOTHING_BACKS_OFF.reason
+
+
+def _activity_blocked(view: Any) -> str | None:
+    """By the view of an activity; whether its pause is over is for the clock of the reader to say."""
+    if view.status == "running":
+        return RUNNING.reason
+    if view.status != "pending":
+        return NOT_OPEN.reason
+    return None if view.attempt_count and view.available_at is not None else NOTHING_BACKS_OFF.reason
+
+
+RETRY_NOW = OperatorCommand(
+    message=RetryNow,
+    request="RetryActivityNow",
+    label="Retry now",
+    help="End the backoff of the activities of {run}: retry them now.",
+    more="The number of remaining attempts does not change.",
+    examples=("order-1", 'order-1 --reason "the carrier is back"'),
+    fields=(
+        CommandField(
+            "activity_execution_id",
+            "Retry only this activity. Default: all that wait in backoff.",
+            ("--activity",),
+            "EXECUTION_ID",
+            "activities",
+        ),
+        REASON,
+    ),
+    outcomes={
+        "retry_dispatched": CommandOutcome("its next attempt is due now", goes_on=True),
+        "retry_not_needed": CommandOutcome("its next attempt is due already"),
+    },
+    refusals={
+        NOTHING_BACKS_OFF.reason: CommandRefusal(
+            "none of its activities waits for its next attempt; `dw why ID` says what it waits for"
+        ),
+        RUNNING.reason: CommandRefusal("an attempt is running, so there is no backoff to end"),
+        NOT_OPEN.reason: CommandRefusal("that step is not an open activity; it may have ended"),
+        NOT_FOUND.reason: CommandRefusal(
+            "its current run has no such activity; the activity_execution_id is in the detail of the run", 404
+        ),
+    },
+    blocked=_blocked,
+    blocked_words={NOTHING_BACKS_OFF.reason: "None of its activities waits for its next attempt."},
+    hidden=frozenset({NOTHING_BACKS_OFF.reason, "run_closed", "selected_run_not_current"}),
+    parts={"activities": _activity_blocked},
+)
+
+
 FEATURE = Feature(
     name="retry_now",
     deciding=Deciding(messages={RetryNow: retry_now}),
@@ -134,4 +189,5 @@ FEATURE = Feature(
             About("activity", "activity_execution", "activity_execution_id", ("activity_type",)), _say
         )
     },
+    operator=(RETRY_NOW,),
 )

@@ -1,4 +1,4 @@
-"""Signals. Received → Applied. A signal is unapplied exactly while in `Signals.received`.
+"""Signals. Received → Applied, or Rejected (`signal_rejection`). A signal is unapplied exactly while in `Signals.received`.
 
 A signal with a handler is applied when an ordinary workflow task that has seen it closes. One without a handler goes to
 a wait of its name: the worker pairs them in the order of history and reports the pairs. A signal without a wait stays
@@ -28,7 +28,7 @@ from backstay.kernel.features.instance_commands import (
     reject,
     target_rejection,
 )
-from backstay.kernel.features.start import Identity
+from backstay.kernel.features.start import Identity, WorkflowStarted
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Instance, Run
@@ -275,8 +275,11 @@ def mark_seen(turn: Turn, task: Task) -> None:
     signals = turn.run.parts.get(Signals)
     if signals is None or task.seen is None:
         return
+    identity = turn.run.part(Identity)
     for entry in list(signals.received.values()):
-        if entry.handler and entry.sequence <= task.seen:
+        # A definition that was adopted later may say otherwise than the one of when the signal arrived.
+        handler = _has_handler(identity.started, entry.event) if identity.adopted else entry.handler
+        if handler and entry.sequence <= task.seen:
             _apply(turn, entry, None, None)
 
 
@@ -298,12 +301,16 @@ def _apply(turn: Turn, entry: ReceivedSignal, step: int | None, value: bytes | N
 
 
 def _received(run: Run, event: SignalReceived, entry: Recorded) -> None:
-    started = run.part(Identity).started
-    handler = True
-    if started is not None and started.declared_signals is not None:
-        found = contract.find(started.declared_signal_contracts, event.signal_name)
-        handler = found is None or found.get("mode", "handler") == "handler"
+    handler = _has_handler(run.part(Identity).started, event)
     run.part(Signals).received[event.signal_id] = ReceivedSignal(event, entry.sequence, entry.context, handler)
+
+
+def _has_handler(started: WorkflowStarted | None, event: SignalReceived) -> bool:
+    """Whether the code handles the signal, rather than waiting for it. With an unknown contract, all are handled."""
+    if started is None or started.declared_signals is None:
+        return True
+    found = contract.find(started.declared_signal_contracts, event.signal_name)
+    return found is None or found.get("mode", "handler") == "handler"
 
 
 def _opened(run: Run, event: SignalWaitOpened, entry: Recorded) -> None:
@@ -383,7 +390,7 @@ def _say_cancelled(story: Story, event: SignalWaitCancelled) -> Phrase:
     return Phrase("●", f"no longer waits for signal {event.signal_name}", "quiet")
 
 
-_ABOUT = About("signal", "workflow_signal", "signal_id", ("signal_name",))
+ABOUT = About("signal", "workflow_signal", "signal_id", ("signal_name",))
 _ABOUT_WAIT = About("signal", "signal_wait", "signal_wait_id", ("signal_name",))
 
 
@@ -414,9 +421,9 @@ FEATURE = Feature(
         waits_externally=_waits_externally,
     ),
     words={
-        SignalReceived: Words(_ABOUT, _say_received),
+        SignalReceived: Words(ABOUT, _say_received),
         SignalWaitOpened: Words(_ABOUT_WAIT, _say_waiting),
-        SignalApplied: Words(_ABOUT, _say_applied),
+        SignalApplied: Words(ABOUT, _say_applied),
         SignalWaitCancelled: Words(_ABOUT_WAIT, _say_cancelled),
     },
 )

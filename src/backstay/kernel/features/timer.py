@@ -253,7 +253,9 @@ def _shape(event: TimerEvent) -> Shape:
 
 
 def _outcome(event: TimerFired) -> Outcome | None:
-    return Plain(True) if event.timer_kind is None else None  # the events of the wait say what its timeout means
+    return (
+        Plain(True) if event.timer_kind is None else None
+    )  # the events of the wait determine the meaning of its timeout
 
 
 def _say_scheduled(story: Story, event: TimerScheduled) -> Phrase:

@@ -19,6 +19,7 @@ from backstay.kernel.feature import CommandRule, Deciding, Feature, History, Lif
 from backstay.kernel.features import signal
 from backstay.kernel.features.failures import Failures
 from backstay.kernel.features.instance_commands import (
+    NOT_CURRENT,
     NamedCommand,
     Rejection,
     accept,
@@ -41,7 +42,7 @@ from backstay.kernel.words import About, Phrase, Story, Words
 
 
 class Update(NamedCommand, frozen=True, kw_only=True):
-    """`available`: a live worker knows the definition. `objection`: why the validator rejected it.
+    """`missing`: the missing worker that would run the validator, in words. `objection`: why the validator rejected it.
 
     `patient`: the sender waits for signals that were accepted earlier. While one of those is not applied, the update is
     refused without a record, and the sender tries again; another sender's update is rejected.
@@ -50,7 +51,7 @@ class Update(NamedCommand, frozen=True, kw_only=True):
     command_type = "update"
 
     patient: bool = False
-    available: bool = True
+    missing: str | None = None
     objection: str | None = None
 
 
@@ -124,7 +125,8 @@ class Updates:
         self.pending: dict[str, AcceptedUpdate] = {}
 
 
-_UNAVAILABLE = Rejection("workflow_definition_unavailable", "rejected_workflow_definition_unavailable", temporary=True)
+UNAVAILABLE = "workflow_definition_unavailable"
+NOT_REPLAYED = "no live worker has code that fits the history of the run; start one and try again"
 PENDING = "earlier_signal_pending"
 _SIGNAL_PENDING = Rejection(PENDING, "rejected_pending_signal", temporary=True)
 
@@ -142,7 +144,7 @@ def update(turn: Turn, message: Update) -> None:
         raise Refused(PENDING, "a signal that was accepted earlier has not been applied yet")
     if why is not None:
         command = reject(turn, message, why)
-        if turn.instance.run is not None and turn.run.is_open:
+        if turn.instance.run is not None and turn.run.is_open and why is not NOT_CURRENT:
             turn.record_or_buffer(
                 UpdateRejected(
                     workflow_command_id=command.id,
@@ -178,8 +180,11 @@ def _invalid(turn: Turn, message: Update) -> Rejection | None:
     )
     if why is not None:
         return why
-    if not message.available:
-        return _UNAVAILABLE
+    missing = message.missing
+    if missing is None and any(task.is_blocked for task in turn.instance.tasks.values()):
+        missing = NOT_REPLAYED
+    if missing is not None:
+        return Rejection(UNAVAILABLE, f"rejected_{UNAVAILABLE}", {"worker": [missing]}, temporary=True)
     if signal.pending(turn.instance):
         return _SIGNAL_PENDING
     if message.objection is not None:
@@ -293,6 +298,7 @@ def _accepted(run: Run, event: UpdateAccepted, entry: Recorded) -> None:
 
 def _completed(run: Run, event: UpdateCompleted, entry: Recorded) -> None:
     accepted = run.part(Updates).pending.pop(event.update_id, None)
+    run.part(Identity).settled = True  # its handler has run, perhaps before the first ordinary task
     if event.failure_id is not None:
         run.part(Failures).count += 1
     if accepted is not None and run.own_task_events and run.own_task_events[0][0] == accepted.sequence:

@@ -1,4 +1,4 @@
-"""Version markers: which branch a run took at a change of its code, recorded once per change id.
+"""Version markers: the branch of a run at a change of its code, recorded once per change id.
 
 A marker counts for the rest of the run. Without one, a run whose definition has changed since it started stays on the
 default branch: no marker, no step. A change id that stood in the source when the run was started is always fresh.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from backstay.kernel.call_options import ActivityCallOptions, shown_options
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import (
     ActivityCancelled,
@@ -56,6 +57,7 @@ class ActivityView(Struct, kw_only=True):
     arguments: bytes | None
     result: bytes | None = None
     retry_policy: RetryPolicy
+    options: dict[str, Any] | UnsetType = UNSET  # those that were given, beside retries and routing
     attempt_count: int = 0
     crash_count: int = 0  # attempts in a row that never reported
     current_attempt_id: str | None = None
@@ -130,6 +132,7 @@ def _scheduled(event: ActivityScheduled, at: Micros) -> ActivityView:
         connection=snapshot.routing.connection,
         arguments=snapshot.arguments,
         retry_policy=snapshot.retry_policy,
+        options=shown_options(ActivityCallOptions, snapshot),
         created_at=at,
         parallel_group_path=event.parallel_group_path,
         attempts=[],

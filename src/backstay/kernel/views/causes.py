@@ -1,8 +1,8 @@
-"""Causes: which event led to which, back to something from outside the run.
+"""Causes: the chain of events that led to an event, back to a message from outside the run.
 
-What code decided follows from the event that woke it (`decided_after`). What happened to a step follows from the event before it
-at that step. What a command caused follows from the command, which came from outside. Only a part of a long history is looked
-at: `Chain.missing` names the event that would have to be read to go on.
+Decisions of code follow from the event that woke it (`decided_after`). An event of a step follows from the event before
+it at that step. Effects of a command follow from the command, which came from outside. Only a part of a long history
+is looked at: `Chain.missing` names the event that would have to be read to go on.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from backstay.kernel.event import Event, Recorded, StepEvent
+from backstay.kernel.feature_list import FEATURES
 from backstay.kernel.features.activity import ActivityHeartbeatRecorded
-from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.machine import FEATURES
+from backstay.kernel.features.start import StartAccepted, WorkflowStarted
 from backstay.kernel.values import Micros
 from backstay.kernel.views.timeline import WORDS
 
@@ -77,7 +77,7 @@ def chain_of(events: Sequence[Recorded], sequence: int, most: int = LINKS) -> Ch
 
 
 def subject(entry: Recorded) -> str:
-    """An event by its type and the name of what it is about: `SignalReceived pay`."""
+    """An event by its type and the name of its subject: `SignalReceived pay`."""
     about = WORDS[type(entry.event)].about
     name = next((value for field in about.name if (value := getattr(entry.event, field, None))), None)
     return entry.type if name is None else f"{entry.type} {name}"
@@ -104,6 +104,8 @@ def _because(events: Sequence[Recorded], entry: Recorded, first: int) -> _Becaus
             if one.context.command_id == context.command_id and not isinstance(one.event, WorkflowStarted):
                 return _Because(one.sequence)
         return _Because(outside=f"a command ({context.source or 'unknown source'})")
+    if isinstance(event, StartAccepted):
+        return _Because(outside="the caller that started it")
     if isinstance(event, WorkflowStarted):
         return _start(event, earlier)
     if context.decided_after is not None:

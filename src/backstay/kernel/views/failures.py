@@ -23,7 +23,7 @@ READS = (
     *(ActivityFailed, ActivityRetryScheduled, ActivityTimedOut, ChildUnsuccessful, WorkflowFailed, WorkflowTimedOut),
     *(Stopped, UpdateCompleted, FailureHandled),
 )
-"""The events that failures are told from."""
+"""The events from which failures are made."""
 
 
 class FailureView(Struct, kw_only=True, omit_defaults=True):
@@ -41,8 +41,9 @@ class FailureView(Struct, kw_only=True, omit_defaults=True):
     non_retryable: bool = False
     handled: bool = False  # the code caught it, or another attempt follows
     attempt_number: int | None = None  # of the activity
-    # The class that code gets, and where it was found: exception_type | class_alias | recorded_class, or why it was not:
-    # unresolved | misconfigured | unrestorable. Only workers know classes: before one has said more, it is what was recorded.
+    # The class that code gets, and where it was found: exception_type | class_alias | recorded_class, or why it was
+    # not: unresolved | misconfigured | unrestorable. Only workers know classes: until a worker reports more, the
+    # recorded class counts.
     resolved_class: str | None = None
     resolution_source: str | None = None
     resolution_error: str | None = None
@@ -115,7 +116,7 @@ def _recorded(exception_type: str | None, exception_class: str | None) -> dict[s
 
 
 def _block(found: Iterable[FailureView], block: Block) -> None:
-    """Mark the failures that block replay, as the worker that could not restore them has said."""
+    """Mark the failures that block replay, as reported by the worker that could not restore them."""
     for view in found:
         same = (view.exception_type, view.exception_class) == (block.exception_type, block.exception_class)
         if same and view.propagation_kind != "retry":

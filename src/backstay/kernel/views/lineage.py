@@ -7,9 +7,11 @@ state of the other runs of the chain comes from the index.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from backstay.kernel.call_options import ChildCallOptions, shown_options
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.child import CarriedChildClosed, ChildRunStarted, ChildWorkflowScheduled
@@ -26,7 +28,7 @@ READS = (
     *(WorkflowStarted, ChildWorkflowScheduled, ChildRunStarted, ChildClosed, CarriedChildClosed),
     WorkflowContinuedAsNew,
 )
-"""The events that lineage is told from."""
+"""The events from which lineage is made."""
 
 
 class Link(Struct, kw_only=True):
@@ -44,6 +46,7 @@ class Link(Struct, kw_only=True):
     status: str | None = None
     closed_reason: str | None = None
     parent_close_policy: str | None = None
+    options: dict[str, Any] | UnsetType = UNSET  # of the call, those that were given and have no field here
     is_primary_parent: bool = False
     linked_at: Micros
 
@@ -169,5 +172,6 @@ def _child(event: ChildWorkflowScheduled, at: Micros) -> Link:
         workflow_class=event.child_workflow_class,
         status="waiting",
         parent_close_policy=event.parent_close_policy,
+        options=shown_options(ChildCallOptions, event, "parent_close_policy"),
         linked_at=at,
     )

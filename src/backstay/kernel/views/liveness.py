@@ -1,4 +1,4 @@
-"""The liveness of a run: what it waits for, and why it does or does not go on, in the terms of the contract."""
+"""The liveness of a run: its wait, and the reason why it does or does not continue, in the terms of the contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from backstay.kernel.values import Micros, timer_id
 
 
 class OpenWait(NamedTuple):
-    """What a run waits for, and what will resume it."""
+    """The wait of a run, and the source that will resume it."""
 
     kind: str | None
     id: str | None
@@ -33,7 +33,7 @@ NOTHING = OpenWait(None, None, None, None)
 
 
 def wait_of(instance: Instance) -> OpenWait:
-    """The most telling wait of an open run: an accepted update first, then activities, then what it waits for."""
+    """The most informative wait of an open run: an accepted update first, then activities, then other waits."""
     run = instance.current
     for update in (*run.part(Updates).pending, *_buffered(instance, UpdateAccepted, "update_id")):
         return OpenWait("update", f"update:{update}", "workflow_update", update)
@@ -84,7 +84,7 @@ def liveness(
     if not pause.allows(run):
         return "paused"
     for task in instance.tasks.values():
-        if task.block is not None and task.block.replay_blocked:
+        if task.is_blocked:
             return "workflow_replay_blocked"
     expected = machine.expect(instance)
     for id, wanted in expected.tasks.items():
@@ -127,9 +127,7 @@ def transport_state(task: Task, now: Micros, paused: bool = False) -> str:
     if paused and task.state == "ready":
         return "paused"
     if task.state == "failed":
-        if task.block is not None and task.block.replay_blocked:
-            return "replay_blocked"
-        return "repair_backoff"
+        return "replay_blocked" if task.is_blocked else "repair_backoff"
     if task.state == "leased":
         return "lease_expired" if task.until is not None and task.until <= now else "leased"
     return "ready" if task.is_due(now) else "scheduled"

@@ -9,11 +9,12 @@ from msgspec import Struct
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.features.signal import SignalApplied, SignalReceived
+from backstay.kernel.features.signal_rejection import INVALID, SignalRejected
 from backstay.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, UpdateRejected
 from backstay.kernel.values import Micros, run_of, signal_id
 
-READS = (SignalReceived, SignalApplied, UpdateAccepted, UpdateRejected, UpdateApplied, UpdateCompleted)
-"""The events that signals and updates are told from."""
+READS = (SignalReceived, SignalApplied, SignalRejected, UpdateAccepted, UpdateRejected, UpdateApplied, UpdateCompleted)
+"""The events from which signals and updates are made."""
 
 
 class SignalView(Struct, kw_only=True, omit_defaults=True):
@@ -69,6 +70,13 @@ def signals(
             case SignalApplied() as event if event.signal_id in found:
                 view = found[event.signal_id]
                 view.status, view.applied_at, view.workflow_sequence = "applied", entry.at, event.sequence
+            case SignalRejected() as event if event.signal_id in found:
+                view = found[event.signal_id]
+                view.status, view.rejected_at = "rejected", entry.at
+                view.outcome = (
+                    "rejected_invalid_arguments" if event.rejection_reason == INVALID else "rejected_unknown_signal"
+                )
+                view.rejection_reason, view.validation_errors = event.rejection_reason, event.validation_errors
             case _:
                 pass
     for event, context in held:

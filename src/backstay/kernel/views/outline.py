@@ -3,7 +3,7 @@
 Four tables: `steps` (one row a durable call), `attempts` (those that ended before the last one of their step), `tasks` (when
 workflow code ran, from the contexts of events) and `marks` (everything that is no step: commands, messages, the ends of the
 run). Words are kept once, in `texts`; columns hold their numbers. An outline only ever grows by the next event, and every row
-knows the last event that changed it, so a reader asks for what is new by a history sequence.
+knows the last event that changed it, so a reader requests changes by a history sequence.
 """
 
 from __future__ import annotations
@@ -49,8 +49,12 @@ from backstay.kernel.views.timeline import WORDS
 NONE = -1
 """In a column: there is no such value."""
 
-STEPS = ("first", "last", "step", "kind", "name", "state", "group", "started", "began", "ended", "until", "attempts")
-"""`first` and `last`: the history sequences of the first and the last event of the step; `first` is also its identity.
+STEPS = (
+    *("first", "last", "step", "kind", "name", "note", "state", "group"),
+    *("started", "began", "ended", "until", "attempts"),
+)
+"""`note` is the author's summary of the call. `first` and `last`: the history sequences of the first and the last event
+of the step; `first` is also its identity.
 
 `started` counts in microseconds from the start of the run, `began` (of the latest attempt), `ended` and `until` (the time of a
 timer, a timeout or the next attempt) from `started`.
@@ -159,7 +163,8 @@ class Outline:
             self._close(entry)
 
     def since(self, after: int, limit: int) -> dict[str, Any]:
-        """What events after `after` have changed: at most so many rows, the oldest first. `through` is where the rest begins."""
+        """The rows that events after `after` have changed: at most so many, the oldest first. `through` is where the
+        rest begins."""
         steps = self.steps.columns["last"]
         changed = sorted((row for row, last in enumerate(steps) if last > after), key=steps.__getitem__)
         found: list[tuple[str, NumberTable, Sequence[int], array[int]]] = [("steps", self.steps, changed, steps)]
@@ -208,7 +213,8 @@ class Outline:
         return number
 
     def open_step(self, event: Any, entry: Recorded, state: str, kind: str | None = None) -> int:
-        about = WORDS[type(event)].about
+        words = WORDS[type(event)]
+        about = words.about
         name = next((name for field in about.name if (name := getattr(event, field, None))), None)
         path = getattr(event, "parallel_group_path", None)
         at = entry.sequence
@@ -218,6 +224,7 @@ class Outline:
             event.sequence,
             self.text(kind or about.kind, at),
             self.text(name, at),
+            NONE if words.note is None else self.text(words.note(event), at),
             self.text(state, at),
             self.text(path[-1].parallel_group_id, at) if path else NONE,
             entry.at - self.origin,

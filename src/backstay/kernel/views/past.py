@@ -1,4 +1,4 @@
-"""The state of a run at an event in its past: what it was doing, what was open, and which tasks it must have had.
+"""The state of a run at an event in its past: its activity, its open steps, and the tasks that it must have had.
 
 History alone is folded, up to that event. Task rows of the past are gone; those that history demands stand for them.
 """
@@ -24,13 +24,13 @@ from backstay.kernel.views.waits import Waits, WaitView, wait_order
 
 
 class StateAt(Struct, frozen=True, kw_only=True):
-    """A run right after an event. `seen`: how far its code had seen the history by then."""
+    """A run right after an event. `seen`: the last event that its code had seen then."""
 
     sequence: int
     at: Micros
     event_type: str
     seen: int
-    step: int  # the highest step by then
+    step: int  # the highest step then
     summary: RunSummary
     waits: list[WaitView]  # those that were open
     activities: list[ActivityView]  # those that were open

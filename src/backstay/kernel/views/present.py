@@ -1,4 +1,4 @@
-"""What a summary says now: joined with the clock, and with who could take the next task of the run."""
+"""A summary as of now: joined with the clock, and with the workers for the next task of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backstay.kernel.views.facts import Facts
 from backstay.kernel.views.summary import RunSummary
 
 CAUSES = ("blocked", "repair_needed", "no_worker", "overdue", "throttled", "retrying")
-"""Why a run needs somebody."""
+"""Why a run needs attention."""
 
 _SETTLED = ("paused", "workflow_replay_blocked", "repair_needed", "activity_running_without_task")
 
@@ -23,6 +23,7 @@ class Present(Struct, frozen=True, kw_only=True, omit_defaults=True):
     task_problem: bool = False
     attention: str | None = None
     why: str = ""  # in a short sentence
+    damaged_state: str | None = None  # the state of a run that has no summary, because its history is damaged
 
     @property
     def repair_attention(self) -> bool:
@@ -39,6 +40,7 @@ def present(row: RunRow, summary: RunSummary | None, facts: Facts, now: Micros, 
             task_problem=True,
             attention="blocked" if row.closed_at is None else None,
             why="Its history is damaged: restore it from a backup.",
+            damaged_state=why.damaged_state(row),
         )
     said = why.short(summary, facts, now)
     if row.closed_at is not None:

@@ -1,6 +1,6 @@
-"""Which runs a list or a count asks for, and whether a run is one of them.
+"""The query of a list or a count, and whether a run matches it.
 
-A store answers the fields of its columns from an index, or within a bound; `fits` is what counts, on the run as it is. Times of
+A store answers the fields of its columns from an index, or within a bound; `fits` decides, on the current run. Times of
 starts are those of keys: a key is made from the time of its start, so lists are in the order of starts without another index.
 """
 
@@ -12,6 +12,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.kernel.decision import RunRow
+from backstay.kernel.features.search import valid_key
+from backstay.kernel.message import Refused
 from backstay.kernel.values import KEY_BITS, KEY_EPOCH, Micros
 from backstay.kernel.views.present import Present
 from backstay.kernel.views.summary import CLOSED_STATES, OPEN_STATES, RunSummary
@@ -19,7 +21,7 @@ from backstay.kernel.views.summary import CLOSED_STATES, OPEN_STATES, RunSummary
 Sort = Literal["started", "closed", "duration", "events", "since"]
 SORTS: tuple[Sort, ...] = ("started", "closed", "duration", "events", "since")
 GROUPS = ("status", "state", "attention", "workflow_type", "queue", "compatibility")
-"""What runs can be counted by, besides `label:KEY` and `attribute:KEY`."""
+"""The fields by which runs can be counted, besides `label:KEY` and `attribute:KEY`."""
 
 STATUSES = ("pending", "running", "waiting", "completed", "failed", "cancelled", "terminated")
 OPEN = ("pending", "running", "waiting")
@@ -44,7 +46,7 @@ VIEWED = ("state", "attention", "wait_kind", "declared_entry_mode", "declared_co
 """The fields of its summary."""
 
 PRESENT = ("liveness_state", "repair_blocked_reason")
-"""The fields that depend on the clock and on who is connected, too. So does `attention`."""
+"""The fields that also depend on the clock and on connected workers. So does `attention`."""
 
 SQL_VIEWED = ("state", "wait_kind")
 """The fields of its summary that have a column, and depend on nothing else."""
@@ -111,6 +113,38 @@ class RunQuery(Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+MOST = {"values": 1000, "labels": 50, "attributes": 50}
+"""How much one search may name. Each value is a parameter of a statement, and each label and attribute a condition."""
+
+
+def check(query: RunQuery, place: RunPlace | None = None, group_by: str | None = None) -> None:
+    """Refuse values that no database can query."""
+    named = {"labels": len(query.labels), "attributes": len(query.attributes)}
+    named["values"] = sum(
+        len(several) for part in (query.fields, query.labels, query.attributes) for several in part.values()
+    )
+    for name, number in named.items():
+        if number > MOST[name]:
+            raise Refused(
+                "invalid_query", f"a search has at most {MOST[name]} {name}, not {number}; ask for fewer", field=name
+            )
+    numbers: dict[str, object] = {name: getattr(query, name) for name in _TIMES}
+    numbers |= {f"after[{position}]": value for position, value in enumerate(place or ())}
+    numbers |= {f"attributes.{name}": one for name, several in query.attributes.items() for one in several}
+    for name, value in numbers.items():
+        if isinstance(value, int) and not -LAST_KEY <= value <= LAST_KEY:
+            raise Refused("invalid_query", f"{name} is below -(2^63-1) or above 2^63-1", field=name)
+    kind, _, key = (group_by or "").partition(":")
+    if group_by is not None and group_by not in GROUPS and not (kind in ("label", "attribute") and valid_key(key)):
+        known = ", ".join((*GROUPS, "label:KEY", "attribute:KEY"))
+        raise Refused(
+            "invalid_query", f"runs are counted by one of {known}, not by {group_by[:80]!r}", field="group_by"
+        )
+
+
+_TIMES = ("started_after", "started_before", "closed_after", "closed_before")
+
+
 class RunPlace(NamedTuple):
     """Where a page ended: the value that the list is ordered by, and the key of its last run. `top`: the newest run that the
     list looked at, if it has an order of its own."""
@@ -121,7 +155,7 @@ class RunPlace(NamedTuple):
 
 
 class TaskGroup(NamedTuple):
-    """What a worker must serve to take the next task of a run."""
+    """The queue, type and build that a worker needs for the next task of a run."""
 
     queue: str
     kind: str
@@ -171,7 +205,7 @@ def states_as_statuses(states: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def fits_row(query: RunQuery, row: RunRow, *, is_current: bool) -> bool:
-    """Whether the index row of a run is one of those that are asked for."""
+    """Whether the index row of a run matches."""
     if row.namespace != query.namespace or (query.q is not None and not _is_about(query.q, row)):
         return False
     for name, column in COLUMNS.items():
@@ -199,10 +233,12 @@ def fits_row(query: RunQuery, row: RunRow, *, is_current: bool) -> bool:
 
 
 def fits_summary(query: RunQuery, summary: RunSummary | None, present: Present) -> bool:
-    """Whether what a run does, and what it waits for, is asked for. `summary` None: its history cannot be read."""
+    """Whether the state and the wait of a run match. `summary` None: its history cannot be read."""
     for name in VIEWED:
         if name in query.fields:
             value = None if summary is None else getattr(summary, name)
+            if name == "state" and summary is None:
+                value = present.damaged_state
             if (present.attention if name == "attention" else value) not in query.fields[name]:
                 return False
     if any(name in query.fields and getattr(present, name) not in query.fields[name] for name in PRESENT):

@@ -1,7 +1,7 @@
-"""The summary of a run: its state in one word, what it waits for and since when, and whether it needs somebody.
+"""The summary of a run: its state in one word, its wait with its begin, and whether it needs attention.
 
-It is stored after commits and compared by its stamp, so nothing in it depends on the clock or on who is connected: what does is
-added when it is read (`why.py`). It is made from the state of an instance, never from a history.
+It is stored after commits and compared by its stamp, so nothing in it depends on the clock or on connected workers:
+such facts are added when it is read (`why.py`). It is made from the state of an instance, never from a history.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from backstay.kernel.values import Micros, seconds
 from backstay.kernel.views.actions import declared
 from backstay.kernel.views.liveness import OpenWait, liveness, wait_of
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of stored views. Rows of another version are made again."""
 
 OPEN_STATES = ("waiting", "sleeping", "working", "retrying", "ready", "blocked", "paused")
@@ -66,6 +66,7 @@ class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     next_task_id: str | None = None
     next_task_kind: str | None = None  # workflow | activity
     next_task_type: str | None = None  # the workflow type or activity type that a worker needs
+    next_task_connection: str | None = None  # that its worker needs
     next_task_state: str | None = None  # ready | leased | failed
     next_task_at: Micros | None = None
     next_task_owner: str | None = None
@@ -74,6 +75,7 @@ class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempts: int | None = None  # that it may have
     last_error: str | None = None
     blocked_reason: str | None = None  # of the contract: history_shape_mismatch and others
+    blocked_by: str | None = None  # the worker whose code was blocked
     pause_reason: str | None = None
     step: int | None = None  # the step that it waits for
     steps: int = 0  # how many of its steps are open
@@ -87,7 +89,7 @@ class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_at: Micros
     closed_at: Micros | None = None
     archived_at: Micros | None = None
-    # Rows that it was made from besides history: if they differ now, somebody has changed them.
+    # Rows that it was made from besides history: if they differ now, they were changed by hand.
     wake: Micros | None = None
     tasks: int = 0
 
@@ -137,7 +139,7 @@ def _failures(run: Run) -> int:
 
 
 def _open(machine: Machine, instance: Instance, run: Run) -> dict[str, Any]:
-    """The fields of an open run: what it does or waits for, and who has to move."""
+    """The fields of an open run: its activity or wait, and the part that has to act."""
     liveness_state = liveness(machine, instance, 0)
     wait = wait_of(instance)
     about = _subject(instance, run, wait)
@@ -180,6 +182,7 @@ def _open(machine: Machine, instance: Instance, run: Run) -> dict[str, Any]:
         "next_task_id": None if task is None else task.id,
         "next_task_kind": None if task is None else task.kind,
         "next_task_type": None if task is None else task.type,
+        "next_task_connection": None if task is None else task.routing.connection,
         "next_task_state": None if task is None else task.state,
         "next_task_at": None if task is None else task.available_at,
         "next_task_owner": None if task is None else task.owner,
@@ -188,6 +191,7 @@ def _open(machine: Machine, instance: Instance, run: Run) -> dict[str, Any]:
         "attempts": about.attempts if shown is None else shown.policy.max_attempts,
         "last_error": error,
         "blocked_reason": None if block is None else block.reason,
+        "blocked_by": None if block is None else block.blocked_by,
         "pause_reason": paused,
         "step": about.step,
         "steps": _steps(run),
@@ -222,7 +226,7 @@ def _is_problem(task: Task) -> bool:
 
 
 class _Subject(NamedTuple):
-    """What a run waits for: its name, its step, since and until when, and which attempt of how many."""
+    """The wait of a run: its name, its step, begin and deadline, and its attempt of how many."""
 
     name: str | None
     since: Micros

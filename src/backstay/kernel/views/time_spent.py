@@ -22,7 +22,7 @@ Span = tuple[Micros, Micros, str]
 
 
 def time_spent(outline: Outline, length: Micros) -> dict[str, Micros]:
-    """How much of the `length` of a run was spent on what. What nothing else explains, it waited for a worker of its code."""
+    """How much of the `length` of a run was spent on what. The rest of the time it waited for a worker of its code."""
     spent = dict.fromkeys(KINDS, 0)
     changes: list[tuple[Micros, int, int]] = []
     for begin, end, kind in _spans(outline, length):

@@ -6,7 +6,7 @@ The words come from the features. A test fails if an event type has none.
 from __future__ import annotations
 
 from backstay.kernel.event import Event, Recorded
-from backstay.kernel.machine import FEATURES
+from backstay.kernel.feature_list import FEATURES
 from backstay.kernel.words import Phrase, Story, Words
 
 WORDS: dict[type[Event], Words] = {kind: words for feature in FEATURES for kind, words in feature.words.items()}

@@ -1,4 +1,4 @@
-"""All waits of a run, open ones first: what for, since when, until when, by which task they go on, and how they ended."""
+"""All waits of a run, open ones first: subject, begin, deadline, the task that ends them, and their outcome."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Waits:
             rule(self, entry.event, entry)
 
     def end(self, run: RunEnd) -> None:
-        """The close of a run cancels what is open."""
+        """The close of a run cancels open waits."""
         if not run.is_open:
             for key in list(self.found):
                 self.close(key, run.closed_at or 0, run.closed_reason or "closed", "cancelled")
@@ -95,7 +95,7 @@ class Waits:
             view.status, view.source_status, view.resolved_at = status, source_status, at
 
     def serve(self, key: int | str | None, task_id: str | None, kind: str, status: str) -> None:
-        """Note the task that serves a wait, as far as history tells."""
+        """Note the task that serves a wait, as far as history shows."""
         view = self.found.get(key) if key is not None else None
         if view is not None and task_id is not None:
             view.task_id, view.task_type, view.task_status = task_id, kind, status
@@ -138,7 +138,7 @@ def back(views: Sequence[WaitView], tasks: Iterable[Task], wake: Micros | None) 
     if updates and not by_wait:  # one at a time has a task, the first
         updates[0].task_type, updates[0].task_status = "workflow", "missing"
     for view in views:
-        # What has ended an activity or a timer is delivered by a workflow task, which the wait is not for any more.
+        # A workflow task delivers the end of an activity or a timer; the wait is over by then.
         own = view.kind in ("activity", "timer")
         task = by_id.get(view.task_id or "") or (None if own else by_wait.get(view.wait_id))
         if task is not None:

@@ -1,6 +1,6 @@
 """Why a run is where it is: one sentence, what happens by itself and when, and the one action that helps.
 
-The summary of a run says what it does or waits for; `Facts` are what only the fleet, the limits and the clock know at this
+The summary of a run has its activity or wait; `Facts` are what only the fleet, the limits and the clock know at this
 moment. Both are arguments, so every view gives the same reason: the page of a run, a list, `dw why`.
 """
 
@@ -21,7 +21,7 @@ from backstay.kernel.views.why_open import HelpfulAction, Said, Tone, explain_op
 
 
 class ResumeSource(Struct, frozen=True, kw_only=True):
-    """What will resume the run, and the time at which it goes on without it."""
+    """The source that will resume the run, and the time at which the run continues without it."""
 
     kind: str | None
     id: str | None
@@ -29,7 +29,8 @@ class ResumeSource(Struct, frozen=True, kw_only=True):
 
 
 class Why(Struct, frozen=True, kw_only=True):
-    """`by_itself`: what happens without anybody, and when. `chain`: the events that led here, the first cause first."""
+    """`by_itself`: what happens without an action, and when. `chain`: the events that led here, the first cause
+    first."""
 
     workflow_id: str
     run_id: str
@@ -53,7 +54,7 @@ def explain(
     chain: Sequence[Cause] = (),
     last: Recorded | None = None,
 ) -> Why:
-    """Explain a run. `chain`: how it came there. `last`: the event that closed it, or that it is asked about."""
+    """Explain a run. `chain`: how it came there. `last`: the event that closed it, or the event in question."""
     said = _situation(summary, facts, now, last)
     is_open = summary.closed_at is None
     return Why(
@@ -79,7 +80,7 @@ def short(summary: RunSummary, facts: Facts, now: Micros) -> str:
 
 
 def attention(summary: RunSummary, facts: Facts, now: Micros) -> str | None:
-    """Why the run needs somebody: the stored cause, else what the fleet, a limit or the clock say."""
+    """Why the run needs attention: the stored cause, else that of the fleet, a limit or the clock."""
     return _situation(summary, facts, now, None).attention or summary.attention
 
 
@@ -109,12 +110,17 @@ def explain_event(summary: RunSummary, entry: Recorded, chain: Sequence[Cause]) 
     )
 
 
+def damaged_state(row: RunRow) -> str:
+    """The state of a run whose history cannot be read."""
+    return "blocked" if row.is_open else row.status
+
+
 def explain_damage(row: RunRow, damage: HistoryDamaged) -> Why:
-    """Why nothing can be said about a run, and nothing of it moves: its history cannot be read."""
+    """The answer for a run whose history cannot be read, so that it does not move."""
     return Why(
         workflow_id=row.workflow_id,
         run_id=row.run_id,
-        state="blocked" if row.is_open else row.status,
+        state=damaged_state(row),
         verb="damaged",
         tone="danger",
         sentence=f"Its history is damaged at event {damage.sequence}: {damage.why}.",

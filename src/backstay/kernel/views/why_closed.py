@@ -1,4 +1,4 @@
-"""Why a closed run ended: how, when, after how long, and what ended it."""
+"""The end of a closed run: outcome, time, duration and cause."""
 
 from __future__ import annotations
 

@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
+from backstay.kernel.features import repair
+from backstay.kernel.features.pause import UNPAUSE
+from backstay.kernel.features.retry_now import RETRY_NOW
 from backstay.kernel.spans import utc, whole_span
 from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views.facts import Facts, ReachedLimit, Takers
@@ -15,7 +18,7 @@ from backstay.kernel.views.summary import RunSummary
 Tone = Literal["info", "good", "warning", "danger", "paused"]
 
 LATE = 10 * SECOND  # after this, a wake that has passed and a lease that has ended are overdue
-LONG_READY = 60 * SECOND  # after this, a task that waits although workers live is worth a look
+LONG_READY = 60 * SECOND  # after this, a task that waits although workers live is a warning
 QUOTED = 120
 
 
@@ -27,6 +30,15 @@ class HelpfulAction(Struct, frozen=True, kw_only=True):
     allowed: bool = True
     reason: str | None = None  # why a button cannot do it
     target: str | None = None
+
+
+NO_ENGINE = "No engine runs this database, so no run moves"
+START_ENGINE = ("start_engine", "Start an engine", "start a server, your program or `dw dev FILE`")
+START_FITTING = (
+    "start_engine",
+    "Start an engine with code that fits",
+    "the same code would be blocked again; `dw replay FILE` says whether your code fits",
+)
 
 
 class Said(NamedTuple):
@@ -48,15 +60,17 @@ def explain_open(summary: RunSummary, facts: Facts, now: Micros) -> Said:
         return said._replace(
             verb="needs_engine",
             tone="warning" if said.tone == "info" else said.tone,
-            sentence=f"{said.sentence} No process runs this database now, so nothing moves.",
+            sentence=f"{said.sentence} {NO_ENGINE}.",
             by_itself=None,
-            action=_not_here("start_engine", "Start an engine", "start a server, your program or `dw dev FILE`"),
+            action=_not_here(
+                *(START_FITTING if said.action is not None and said.action.verb == DEPLOY[0] else START_ENGINE)
+            ),
         )
     if facts.engine == "down":
         return said._replace(
             verb="needs_database",
             tone="danger",
-            sentence=f"{said.sentence} The database cannot commit now, so nothing moves.",
+            sentence=f"{said.sentence} The database cannot commit now, so no run moves.",
             by_itself="the engine tries again every second",
             action=_not_here("restore_database", "Restore the database", "see the log of the server"),
         )
@@ -65,8 +79,12 @@ def explain_open(summary: RunSummary, facts: Facts, now: Micros) -> Said:
 
 def quoted(text: str | None, most: int = QUOTED) -> str:
     """Text of unknown length and content as part of a sentence."""
+    return f"“{one_line(text, most)}”"
+
+
+def one_line(text: str | None, most: int = QUOTED) -> str:
     line = " ".join("".join(c if c.isprintable() else " " for c in text or "").split())
-    return f"“{line if len(line) <= most else line[: most - 1] + '…'}”"
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def _not_here(verb: str, label: str, how: str) -> HelpfulAction:
@@ -82,7 +100,7 @@ def _paused(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
     by = f" by {facts.paused_by}" if facts.paused_by else ""
     why = f": {quoted(facts.pause_reason)}" if facts.pause_reason else ""
     sentence = f"Paused {whole_span(now - summary.since)} ago{by}{why}."
-    itself = "what happens meanwhile is recorded, and deadlines go on"
+    itself = "events are still recorded, and deadlines still count"
     return Said(
         "paused",
         "paused",
@@ -90,7 +108,7 @@ def _paused(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
         summary.since,
         None,
         itself,
-        HelpfulAction(verb="unpause", label="Let it go on"),
+        HelpfulAction(verb=UNPAUSE.name, label=UNPAUSE.label),
     )
 
 
@@ -98,7 +116,7 @@ def _lost(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
     """A row that history expects is missing, or a wake was lost."""
     if summary.liveness_state == "activity_running_without_task":
         sentence = f"{_activity(summary)} is running, but its task is missing."
-        itself = "its report counts all the same, and the next sweep restores the task"
+        itself = "its report is still accepted, and the next sweep restores the task"
         return Said("needs_repair", "warning", sentence, summary.since, None, itself, REPAIR, "repair_needed")
     if summary.liveness_state != "repair_needed":
         return None
@@ -123,16 +141,19 @@ def _blocked(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
     block = facts.block
     where = f" at step {block.workflow_sequence}" if block is not None and block.workflow_sequence is not None else ""
     what = _BLOCKS.get(summary.blocked_reason or "", "its code cannot go on")
-    sentence = f"Blocked for {whole_span(now - summary.since)}: {what}{where}: {quoted(summary.last_error)}."
+    by = f" by {one_line(summary.blocked_by)}" if summary.blocked_by else ""
+    sentence = f"Blocked for {whole_span(now - summary.since)}{by}: {what}{where}: {quoted(summary.last_error)}."
     code = f" than {block.fingerprint[:16]}" if block is not None and block.fingerprint else ""
-    itself = f"it is tried again when a worker with another definition{code} connects"
-    return Said("blocked", "danger", sentence, summary.since, None, itself, REPAIR, "blocked")
+    itself = f"it is retried when a worker with different code{code} connects"
+    # The same code, tried again, would block again.
+    action = _not_here(*DEPLOY) if summary.blocked_reason == "history_shape_mismatch" else REPAIR
+    return Said("blocked", "danger", sentence, summary.since, None, itself, action, "blocked")
 
 
 _BLOCKS = {
-    "history_shape_mismatch": "its code no longer fits its history",
+    "history_shape_mismatch": "the code no longer fits the history of the run",
     "workflow_deadline_exceeded": "its code ran too long without waiting and was interrupted",
-    "workflow_task_crashed": "its code was begun ten times in a row by workers that then were gone",
+    "workflow_task_crashed": "ten workers in a row died while they ran its code",
 }
 
 
@@ -149,7 +170,7 @@ def _overdue(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
     wake = summary.wake
     if wake is None or now - wake <= LATE or facts.engine not in ("here", "elsewhere"):
         return None
-    sentence = f"It was to go on {whole_span(now - wake)} ago, and has not: {_waits(summary)}."
+    sentence = f"Overdue for {whole_span(now - wake)}: {_waits(summary)}."
     itself = "the engine catches up as soon as it can"
     return Said("overdue", "warning", sentence, wake, None, itself, REPAIR, "overdue")
 
@@ -161,12 +182,13 @@ def _working(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
     where = f" at {summary.next_task_owner}" if summary.next_task_owner else ""
     if summary.next_task_kind == "workflow":
         about = f"for update {summary.wait_name} " if summary.wait_kind == "update" and summary.wait_name else ""
-        sentence = f"Its code runs {about}for {whole_span(now - since)}{where}."
+        sentence = f"Its code {_runs(facts, about, whole_span(now - since))}{where}."
         lease = summary.next_task_lease_expires_at
         itself = None if lease is None else f"its lease ends at {utc(lease, now)} unless the worker renews it"
         return Said("runs_code", "info", sentence, since, lease, itself)
     tries = _of(summary)
-    sentence = f"Activity {summary.next_task_type} runs for {whole_span(now - since)}{where}{tries}{_others(summary)}."
+    runs = _runs(facts, "", whole_span(now - since))
+    sentence = f"Activity {summary.next_task_type} {runs}{where}{tries}{_others(summary)}."
     failed = f" Its last attempt failed with {quoted(summary.last_error)}." if summary.last_error else ""
     until = summary.wait_until
     itself = None if until is None else f"it times out at {utc(until, now)}"
@@ -174,15 +196,18 @@ def _working(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
     return Said("runs_activity", tone, sentence + failed, since, until, itself)
 
 
+def _runs(facts: Facts, about: str, span: str) -> str:
+    """Without an engine it is unknown whether the process that took the task still lives."""
+    return f"was begun {about}{span} ago" if facts.engine == "none" else f"runs {about}for {span}"
+
+
 def _tries_again(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
     """Its next task has to wait for its time: a backoff, a delayed start, a task that failed."""
     at = summary.next_task_at
     if summary.next_task_state == "failed":
         soon = "soon" if at is None or at <= now else f"in {whole_span(at - now)}"
-        sentence = f"Its workflow task failed with {quoted(summary.last_error)} and is tried again {soon}."
-        return Said(
-            "tries_again", "warning", sentence, summary.since, at, f"it is tried again {soon}", REPAIR, "retrying"
-        )
+        sentence = f"Its workflow task failed with {quoted(summary.last_error)} and is retried {soon}."
+        return Said("tries_again", "warning", sentence, summary.since, at, f"it is retried {soon}", REPAIR, "retrying")
     if summary.state != "retrying" or at is None or at <= now:
         return None
     pause = whole_span(at - now)
@@ -199,13 +224,13 @@ def _tries_again(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
         summary.since,
         at,
         f"attempt {summary.attempt + 1} begins at {utc(at, now)}",
-        HelpfulAction(verb="retry_now", label="Try now", target=_execution(summary)),
+        HelpfulAction(verb=RETRY_NOW.name, label=RETRY_NOW.label, target=_execution(summary)),
         "retrying",
     )
 
 
 def _execution(summary: RunSummary) -> str | None:
-    """The activity that the next task is of, if that is what the run waits for."""
+    """The activity of the next task, if the run waits for it."""
     return summary.resume_source_id if summary.resume_source_kind == "activity_execution" else None
 
 
@@ -252,6 +277,13 @@ def _no_worker(summary: RunSummary, takers: Takers, missing: str, task: str, wai
     if missing == "type":
         sentence = f"{there} queue {queue!r}, none of them runs {kind} {type}; {task} has waited for {waited}."
         return sentence, f"register {kind} {type} with a worker of queue {queue!r}"
+    if missing == "connection":
+        needs = (
+            "no connection" if summary.next_task_connection is None else f"connection {summary.next_task_connection!r}"
+        )
+        live = ", ".join(sorted(takers.connections or ())[:3])
+        sentence = f"{there} queue {queue!r}, none of them takes {kind} {type} with {needs} (live: {live}); {task} has waited for {waited}."
+        return sentence, f"start a worker of queue {queue!r} that takes tasks with {needs}"
     live = ", ".join(takers.builds[:3]) or "unversioned"
     sentence = (
         f"It is pinned to build {summary.build}, and no live worker of queue {queue!r} has that"
@@ -269,8 +301,8 @@ def _held_by(limit: ReachedLimit) -> str:
 
 def _waiting(summary: RunSummary, facts: Facts, now: Micros) -> Said:
     since, until = summary.wait_since or summary.since, summary.wait_until
-    itself = None if until is None else f"it goes on without at {utc(until, now)}"
-    limit = "" if until is None else f"; it gives up in {whole_span(until - now)}"
+    itself = None if until is None else f"it continues without it at {utc(until, now)}"
+    limit = "" if until is None else f"; it times out in {whole_span(until - now)}"
     waited, name = whole_span(now - since), summary.wait_name
     match summary.wait_kind:
         case "timer":
@@ -309,7 +341,12 @@ _RULES: tuple[Callable[[RunSummary, Facts, Micros], Said | None], ...] = (
     _waiting,
 )
 
-REPAIR = HelpfulAction(verb="repair", label="Repair now")
+REPAIR = HelpfulAction(verb=repair.REPAIR.name, label=repair.REPAIR.label)
+DEPLOY = (
+    "deploy",
+    "Deploy code that fits",
+    "deploy code that fits the recorded steps (`dw replay FILE` tests it), and the run continues by itself",
+)
 
 
 # -- words

@@ -23,10 +23,10 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.message_stream import MessageReply
-from backstay.kernel.features.repair import Repaired
 from backstay.kernel.features.schedule import Schedule, ScheduleReply
 from backstay.kernel.features.signal_with_start import SignalWithStartReply
 from backstay.kernel.features.start import ReserveReply, StartReply
+from backstay.kernel.operators import OPERATOR_COMMANDS
 from backstay.kernel.views.why import Why
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
@@ -176,13 +176,7 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     tell.SignalWithStart: SignalWithStartReply,
     tell.AppendMessage: MessageReply,
     tell.QueryWorkflow: tell.QueryResult,
-    tell.CancelWorkflow: CommandReply,
-    tell.TerminateWorkflow: CommandReply,
-    tell.PauseWorkflow: CommandReply,
-    tell.UnpauseWorkflow: CommandReply,
-    tell.RetryActivityNow: CommandReply,
-    tell.ArchiveWorkflow: CommandReply,
-    tell.RepairWorkflow: Repaired,
+    **{request: OPERATOR_COMMANDS[name].reply or CommandReply for name, request in tell.OPERATOR.items()},
     schedules.CreateSchedule: ScheduleReply,
     schedules.UpdateSchedule: ScheduleReply,
     schedules.PauseSchedule: ScheduleReply,

@@ -2,7 +2,7 @@
 
     POST /api/node/call/signal-workflow   {"workflow_id": "order-7", "signal_name": "paid", ...}   ->   {...}
 
-They are the requests of clients and workers, whole: with their namespace, their source and who asked for them. Several go in
+They are the requests of clients and workers, whole: with their namespace, their source and their caller. Several go in
 one request, as those of clients do. A node that does not own the instance answers 421 and says which node does:
 
     421   {"reason": "owned_elsewhere", "owner": 17, "address": "http://10.0.0.7:8080", "term": 4}
@@ -13,7 +13,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from msgspec import Raw, Struct
-from msgspec.structs import asdict
 
 from backstay.kernel.features.activity import ActivityAssignment, AttemptReply, HeartbeatReply
 from backstay.kernel.features.workflow_task import TaskReply, WorkflowAssignment
@@ -27,13 +26,14 @@ from backstay.protocol.native import events
 from backstay.protocol.native.events import WireEvent
 from backstay.protocol.native.worker import OTHER_NODE as OTHER_NODE
 from backstay.protocol.native.worker import TO_HEADER as TO_HEADER
-from backstay.protocol.native.worker import AnyCommand
 
-SPEAKS = (1, 1)
-"""The first and the last version of these messages that this release understands. It sends the last."""
+SPEAKS = (2, 2)
+"""The first and the last version of these messages that this release understands. It sends the last. Version 1 had no proof of
+each request."""
 
 HEADER = "X-Backstay-Link"
-SECRET_HEADER = "X-Backstay-Secret"
+OLD_SECRET_HEADER = "X-Backstay-Secret"
+"""By which nodes of version 1 were known."""
 
 PATH = "/api/node/call/"
 MANY = "/api/node/calls"
@@ -89,7 +89,7 @@ class WaitingTasks(Struct, frozen=True, kw_only=True):
 
 
 class TellWaiting(ask.Request[list[int]], frozen=True, kw_only=True):
-    """Tasks wait at the node that tells it. The answer: how many polls of each of their queues are parked at the other."""
+    """Tasks wait at the sender. The answer: how many polls of each of their queues are parked at the other."""
 
     node: int
     address: str
@@ -105,7 +105,7 @@ class FetchActivityTask(ask.PollActivityTask, frozen=True, kw_only=True):
 
 
 class WorkerSaid(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a worker has answered: `value` to a query, `objection` of a validator."""
+    """The answer of a worker: `value` to a query, `objection` of a validator."""
 
     value: bytes | None = None
     objection: str | None = None
@@ -119,14 +119,14 @@ class AskWorker(ask.Request[WorkerSaid], frozen=True, kw_only=True):
 
 
 class ReadRegistry(ask.Request[None], frozen=True, kw_only=True):
-    """Read the entries of this kind again: the node that tells it has changed one. Answered when they have been read."""
+    """Read the entries of this kind again: the sender has changed one. Answered when they have been read."""
 
     kind: str
 
 
 class QueueCounts(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node has counted of one kind of tasks of a queue: in the last minute; and by how many bits their wait in
-    microseconds has, how many waited for a worker."""
+    """The counts of a node for one kind of tasks of a queue: those of the last minute, and the number of tasks by the
+    bit length of their wait in microseconds."""
 
     kind: str
     queue: str
@@ -137,15 +137,26 @@ class QueueCounts(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReadRates(ask.Request[list[QueueCounts]], frozen=True, kw_only=True):
-    """What this node has counted of the queues of a namespace."""
+    """The counts of this node for the queues of a namespace."""
 
     namespace: str
 
 
 class SweepShards(ask.Request[int], frozen=True, kw_only=True):
-    """Look through the shards of this node for lost work. The answer: how many it owns. `owner`: who asks for it."""
+    """Look through the shards of this node for lost work. The answer: how many it owns. `owner`: its caller."""
 
     owner: str
+
+
+class SpareWorker(ask.Request[bool], frozen=True, kw_only=True):
+    """Give a worker no task for this long: the caller tries a suspect with it; 0: the trial is over. False: it has a
+    suspect. `number`: a message with a lower one of the same node is older."""
+
+    node: int
+    number: int
+    namespace: str
+    worker_id: str
+    seconds: float
 
 
 class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
@@ -172,16 +183,6 @@ class DeliverSend(ask.Request[None], frozen=True, kw_only=True):
     def send(self, machine: Machine) -> Send:
         message = unpack(machine.outbox_message_kinds[self.kind], bytes(self.message))
         return Send(self.key, self.sender, self.namespace, self.workflow_id, message)
-
-
-class _CompleteTask(ask.WorkerVerb[TaskReply], frozen=True, kw_only=True):
-    task_id: str
-    lease_owner: str
-    workflow_task_attempt: int
-    commands: list[AnyCommand]
-    handled_failures: list[str] = []
-    numbered: bool = True
-    met: int | None = None
 
 
 class _HistoryPage(Struct, frozen=True, kw_only=True):
@@ -212,8 +213,7 @@ def _unpack_page(page: _HistoryPage) -> ask.HistoryPage:
 _OF_CLIENTS = (
     *(ask.StartWorkflow, ask.ReserveWorkflow, ask.RunWorkflow, ask.AwaitResult),
     *(tell.SignalWorkflow, tell.SignalWithStart, tell.AppendMessage, tell.UpdateWorkflow, tell.GetUpdate),
-    *(tell.QueryWorkflow, tell.CancelWorkflow, tell.TerminateWorkflow, tell.PauseWorkflow, tell.UnpauseWorkflow),
-    *(tell.RetryActivityNow, tell.ArchiveWorkflow, tell.RepairWorkflow),
+    *(tell.QueryWorkflow, *tell.OPERATOR.values()),
     *(schedules.CreateSchedule, schedules.UpdateSchedule, schedules.PauseSchedule, schedules.ResumeSchedule),
     *(schedules.TriggerSchedule, schedules.BackfillSchedule, schedules.DeleteSchedule),
     *(streams.AppendStream, streams.CloseStream, streams.DescribeStream, streams.ListStreams, streams.ReadStream),
@@ -221,6 +221,7 @@ _OF_CLIENTS = (
 _OF_WORKERS: dict[type[ask.Request[Any]], Any] = {
     ask.ClaimWorkflowTask: WorkflowAssignment,
     ask.ClaimActivityTask: ActivityAssignment,
+    ask.CompleteTask: TaskReply,
     ask.FailTask: TaskReply,
     ask.HeartbeatTask: TaskReply,
     ask.CompleteActivityTask: AttemptReply,
@@ -235,17 +236,16 @@ _OF_WORKERS: dict[type[ask.Request[Any]], Any] = {
     ReadRegistry: None,
     ReadRates: list[QueueCounts],
     SweepShards: int,
+    SpareWorker: bool,
 }
-_complete = calls.verb(_CompleteTask, TaskReply)
 _ALL: dict[type[ask.Request[Any]], calls.Verb] = {
     **{kind: calls.OF[kind] for kind in _OF_CLIENTS},
     **{kind: calls.verb(kind, reply) for kind, reply in _OF_WORKERS.items()},
-    ask.CompleteTask: _complete,
     ask.GetTaskHistory: calls.verb(ask.GetTaskHistory, _HistoryPage, _pack_page, _unpack_page),
 }
 
 OF = _ALL
-"""How each request that a node hands on crosses the wire."""
+"""The wire form of each request that a node forwards."""
 
 VERBS: dict[str, calls.Verb] = {verb.name: verb for verb in _ALL.values()}
 """By name."""
@@ -256,9 +256,6 @@ encode = calls.encode
 def received(request: Any) -> ask.Request[Any]:
     """A request as the engine knows it, from how it crossed the wire."""
     match request:
-        case _CompleteTask():
-            fields: dict[str, Any] = asdict(request)
-            return ask.CompleteTask(**fields)
         case schedules.UpdateSchedule():
             return request.typed()
         case _:

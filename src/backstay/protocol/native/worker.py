@@ -4,28 +4,25 @@ A worker opens a link (on the wire a *station*), keeps one exchange parked for n
 reply may carry tasks. A lost reply ends the link: the worker opens another and lists the tasks it holds, and the server
 offers its other leases to other workers. Reports that may have arrived are sent again, marked as such.
 
-A database may have several nodes. Then a worker has a link to each of them, and divides its slots between them. What a link
-says about that is optional: an older release on either side does without it.
+A database may have several nodes. Then a worker has a link to each of them, and divides its slots between them. These
+messages of a link are optional: an older release on either side does without them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Union
-
 import msgspec
 from msgspec import Struct
 
-from backstay.kernel.command import Command
 from backstay.kernel.failure import Failure, Handled
 from backstay.kernel.features.activity import ActivityAssignment, Progress
 from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.limits import Breach, Limits
-from backstay.kernel.machine import Machine
 from backstay.kernel.task import Block, Resume
+from backstay.protocol.any_command import AnyCommand
 from backstay.protocol.commands import Inquiry
 from backstay.protocol.native.client import Refusal
 from backstay.protocol.native.events import WireEvent
-from backstay.protocol.requests import Int64
+from backstay.protocol.requests import Sequence
 
 OPEN = "/api/worker/station"
 EXCHANGE = "/api/worker/exchange"
@@ -41,11 +38,6 @@ VIA_HEADER = "X-Backstay-Via"
 """The node that has handed a request on. It is handed on once."""
 OTHER_NODE = "other_node"
 """Why a request for another node is refused: that one is gone, or cannot be reached from here."""
-
-if TYPE_CHECKING:
-    AnyCommand = Command
-else:
-    AnyCommand = Union[tuple(Machine().commands)]  # noqa: UP007 - made from a list
 
 # -- opening a link
 
@@ -77,8 +69,9 @@ class WorkerNode(Struct, frozen=True, array_like=True, gc=False):
 class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`quiet`: types of events that live code of this worker does not need; it gets only their number.
 
-    `total`: all slots of a worker that has links to several nodes; what it opens the link with is the part of this node, and
-    the node tells it what waits. `elsewhere`: the tasks that it holds through other links. `database`: see `Opened`.
+    `total`: all slots of a worker that has links to several nodes; the slots in its opening message are the part of
+    this node, and the node sends it the number of waiting tasks. `elsewhere`: the tasks that it holds through other
+    links. `named_by`: the node from which the worker got the address of the node in the header `TO_HEADER`.
     """
 
     worker_id: str
@@ -99,7 +92,7 @@ class OpenLink(Struct, frozen=True, kw_only=True, omit_defaults=True):
     compatibility_namespace: str | None = None
     total: Slots | None = None
     elsewhere: list[HeldTask] = []
-    database: str | None = None
+    named_by: int | None = None
 
 
 class Opened(Struct, frozen=True, kw_only=True):
@@ -107,7 +100,7 @@ class Opened(Struct, frozen=True, kw_only=True):
 
     `limits`, `max_body_bytes`: the limits of a run and of a request, which the worker checks before it sends. `node`: the id of
     this node, `nodes`: all nodes to which the worker may open links, this one included; none if the database has one server
-    only. `database`: tells this database from others, so that a worker opens no link to a server of another one.
+    only.
     """
 
     station: str
@@ -117,7 +110,6 @@ class Opened(Struct, frozen=True, kw_only=True):
     max_body_bytes: int
     node: int | None = None
     nodes: list[WorkerNode] = []
-    database: str | None = None
 
 
 class Closing(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -279,7 +271,8 @@ class ActivityLease(Struct, frozen=True, array_like=True, tag="activity"):
 
 
 class QueryTask(Struct, frozen=True, array_like=True, tag="question", omit_defaults=True):
-    """A query or a validator for the worker to run. `more`: it asks for the rest of the history by `question`, its id."""
+    """A query or a validator for the worker to run. `more`: the worker requests the rest of the history by `question`,
+    its id."""
 
     question: str
     attempt: int
@@ -318,7 +311,7 @@ class HistoryWanted(Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker_id: str
     task_id: str
     attempt: int
-    after: Int64
+    after: Sequence
     station: str = ""
 
 

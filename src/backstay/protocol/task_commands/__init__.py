@@ -1,7 +1,7 @@
 """Workflow-task commands as workers send them, and the kernel's commands they become.
 
-The tag is the wire's `type`. A struct here says which fields a command takes and of which shape; what only the state of a
-run can tell is checked by the kernel, before any command of the completion is applied.
+The tag is the wire's `type`. A struct here has the fields of a command with their shapes; checks that need the state of
+the run are done by the kernel, before any command of the completion is applied.
 """
 
 from __future__ import annotations

@@ -11,11 +11,11 @@ from backstay.codec.errors import PayloadError
 from backstay.kernel.failure import Diagnostics, Failure
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.message import Refused
+from backstay.kernel.names import Name
 from backstay.kernel.retry import CRASHES, FOREVER, RetryPolicy
 from backstay.kernel.values import CODEC
 from backstay.protocol.payloads import is_envelope, payload
 
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Text = Annotated[str, Meta(max_length=1 << 20)]
 Seconds = Annotated[float, Meta(ge=0)]
 

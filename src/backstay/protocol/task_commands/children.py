@@ -6,16 +6,18 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from backstay.kernel.call_options import ChildCallOptions, options_of
 from backstay.kernel.command import Command
 from backstay.kernel.features.child import CancelChild, SignalChild, SignalChildFromUpdate, StartChildWorkflow
+from backstay.kernel.names import Name
 from backstay.kernel.retry import RetryPolicy
 from backstay.protocol.payloads import arguments
-from backstay.protocol.task_commands.base import Name, Wire, WireMember, WireRetry, WireStep
+from backstay.protocol.task_commands.base import Wire, WireMember, WireRetry, WireStep
 
 Timeout = Annotated[float, Meta(gt=0)]
 
 
-class WireStartChild(WireMember, frozen=True, kw_only=True, tag="start_child_workflow"):
+class WireStartChild(WireMember, ChildCallOptions, frozen=True, kw_only=True, tag="start_child_workflow"):
     workflow_type: Name
     arguments: Any = None
     input: Any = None
@@ -35,7 +37,6 @@ class WireStartChild(WireMember, frozen=True, kw_only=True, tag="start_child_wor
             arguments=arguments(self.arguments if self.arguments is not None else self.input, f"{at}.arguments"),
             queue=self.queue or self.task_queue,
             connection=self.connection,
-            parent_close_policy=self.parent_close_policy,
             retry_policy=None
             if retry is None
             else RetryPolicy(
@@ -46,6 +47,7 @@ class WireStartChild(WireMember, frozen=True, kw_only=True, tag="start_child_wor
             execution_timeout_seconds=self.execution_timeout_seconds,
             run_timeout_seconds=self.run_timeout_seconds,
             parallel_group_path=self.parallel_group_path,
+            **options_of(ChildCallOptions, self),
         )
 
 

@@ -8,8 +8,9 @@ from backstay.kernel.command import Command
 from backstay.kernel.features.cancel import CancelWorkflow
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.continue_as_new import ContinueAsNew
+from backstay.kernel.names import Name
 from backstay.protocol.payloads import arguments, payload
-from backstay.protocol.task_commands.base import Name, Text, Wire, WireException
+from backstay.protocol.task_commands.base import Text, Wire, WireException
 
 
 class WireComplete(Wire, frozen=True, kw_only=True, tag="complete_workflow"):

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from backstay.codec.values import dumps
+from backstay.kernel.call_options import ActivityCallOptions, CallOptions, options_of
 from backstay.kernel.command import Command
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import CancelActivity, ScheduleActivity
@@ -16,13 +17,13 @@ from backstay.kernel.features.search import UpsertSearchAttributes
 from backstay.kernel.features.side_effect import RecordSideEffect
 from backstay.kernel.features.timer import CancelTimer, StartTimer
 from backstay.kernel.features.version import RecordVersionMarker
-from backstay.kernel.session import WorkerSession
+from backstay.kernel.names import Name
 from backstay.protocol.payloads import bare_blob, payload
-from backstay.protocol.task_commands.base import Name, Seconds, Text, Wire, WireMember, WireStep, WireTimeouts, memo
+from backstay.protocol.task_commands.base import Seconds, Text, Wire, WireMember, WireStep, WireTimeouts, memo
 from backstay.protocol.task_commands.streams import WireStream
 
 
-class WireScheduleActivity(WireTimeouts, frozen=True, kw_only=True, tag="schedule_activity"):
+class WireScheduleActivity(WireTimeouts, ActivityCallOptions, frozen=True, kw_only=True, tag="schedule_activity"):
     activity_type: Name
     arguments: Any = None
     input: Any = None
@@ -30,7 +31,6 @@ class WireScheduleActivity(WireTimeouts, frozen=True, kw_only=True, tag="schedul
     queue: Name | None = None
     task_queue: Name | None = None
     connection: Name | None = None
-    worker_session: WorkerSession | None = None
 
     def command(self, at: str) -> Command:
         given = self.arguments if self.arguments is not None else self.input
@@ -42,8 +42,8 @@ class WireScheduleActivity(WireTimeouts, frozen=True, kw_only=True, tag="schedul
             queue=self.queue or self.task_queue,
             connection=self.connection,
             retry_policy=self.policy(),
-            worker_session=self.worker_session,
             parallel_group_path=self.parallel_group_path,
+            **options_of(ActivityCallOptions, self),
         )
 
 
@@ -138,7 +138,7 @@ class WireLocalAttempt(Struct, frozen=True, kw_only=True):
         )
 
 
-class WireLocalActivity(WireTimeouts, frozen=True, kw_only=True, tag="record_local_activity"):
+class WireLocalActivity(WireTimeouts, CallOptions, frozen=True, kw_only=True, tag="record_local_activity"):
     activity_type: Name
     outcome: Literal["completed", "failed", "timed_out", "cancelled"]
     attempts: Annotated[list[WireLocalAttempt], Meta(min_length=1, max_length=10_000)]
@@ -159,4 +159,5 @@ class WireLocalActivity(WireTimeouts, frozen=True, kw_only=True, tag="record_loc
             arguments=payload(self.arguments, f"{at}.arguments"),
             result=bare_blob(self.result, f"{at}.result"),
             retry_policy=self.policy(),
+            **options_of(CallOptions, self),
         )

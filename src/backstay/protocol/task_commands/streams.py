@@ -8,9 +8,9 @@ from msgspec import Meta, Struct
 
 from backstay.kernel.features.stream import StreamItem, WriteStream
 from backstay.kernel.message import Refused
+from backstay.kernel.names import Name
 from backstay.kernel.values import CODEC
 from backstay.protocol.payloads import payload
-from backstay.protocol.task_commands.base import Name
 
 
 class WireItem(Struct, frozen=True, kw_only=True):

@@ -11,8 +11,9 @@ from backstay.kernel.features.condition import OpenConditionWait, SatisfyConditi
 from backstay.kernel.features.select import CancelSelectionOperation
 from backstay.kernel.features.signal import ApplySignal, OpenSignalWait
 from backstay.kernel.features.update import CompleteUpdate, FailUpdate
+from backstay.kernel.names import Name
 from backstay.protocol.payloads import bare_blob, payload
-from backstay.protocol.task_commands.base import Name, Seconds, Text, Wire, WireException, WireMember, WireStep
+from backstay.protocol.task_commands.base import Seconds, Text, Wire, WireException, WireMember, WireStep
 
 
 class WireConditionWait(WireMember, frozen=True, kw_only=True, tag="open_condition_wait"):

@@ -16,7 +16,6 @@ from typing import (
     Never,
     ParamSpec,
     Protocol,
-    TypedDict,
     TypeVar,
     Unpack,
     cast,
@@ -27,6 +26,7 @@ from backstay.codec.arguments import Signature
 from backstay.codec.class_names import Namespace, module_of
 from backstay.codec.errors import PayloadError
 from backstay.codec.values import loads
+from backstay.kernel.call_options import ActivityCallOptions, CallOptions
 from backstay.kernel.command import Command
 from backstay.kernel.feature import Outcome, Plain, Value
 from backstay.kernel.features.activity import CancelActivity, RetryPolicy, ScheduleActivity
@@ -36,7 +36,7 @@ from backstay.kernel.retry import CRASHES, FOREVER
 from backstay.runtime_hooks import collector
 from backstay.sdk.author.cancellation import in_saga
 from backstay.sdk.author.durations import Duration, to_seconds
-from backstay.sdk.author.options import check, expect
+from backstay.sdk.author.options import CommonOptions, carried, check, expect
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.errors import DefinitionError, NotInWorkflow
 from backstay.sdk.replay.failures import throw
@@ -54,28 +54,30 @@ Coro = Coroutine[Any, Any, T]
 _DOUBLING = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]
 
 
-class ActivityOptions(TypedDict, total=False):
+class ActivityOptions(CommonOptions, total=False):
     """Options of an activity, on the decorator or on `.options(...)`.
 
-    `retries` counts the attempts after the first one, and `backoff` is the pause before each of them. `crashes` counts the
+    `retries` counts the attempts after the first one, and `backoff` is the pause before each of them. `max_crashes` counts the
     attempts after one whose process died, in a row. `at_most_once` allows neither. `fatal` exceptions are not retried.
 
     `timeout` bounds one attempt, `start_timeout` the wait for a worker, and `schedule_timeout` everything together.
-    `heartbeat` is the longest silence of a running attempt. `queue` is the task queue. A `local` activity runs in the worker
-    of its workflow, within the workflow task.
+    `heartbeat_timeout` is the longest silence of a running attempt. `queue` is the task queue. A `local` activity runs in the worker
+    of its workflow, within the workflow task. `thread=False`, only on the decorator of a `def` function, runs it on the thread of
+    the engine or of the worker's link, for code that is short and never waits.
     """
 
     retries: int | Literal["forever"]
-    crashes: int | Literal["forever"]
+    max_crashes: int | Literal["forever"]
     at_most_once: bool
     backoff: Duration | Sequence[Duration]
     timeout: Duration
     start_timeout: Duration
     schedule_timeout: Duration
-    heartbeat: Duration
+    heartbeat_timeout: Duration
     fatal: Sequence[type[BaseException] | str]
     queue: str
     local: bool
+    thread: bool
 
 
 class ActivityDefinition(Generic[P, R]):
@@ -98,6 +100,8 @@ class ActivityDefinition(Generic[P, R]):
         self.policy = policy_of(options)
         self.queue = options.get("queue")
         self.local = options.get("local", False)
+        self.on_thread = options.get("thread", True)
+        self.carried = carried(options, CallOptions if self.local else ActivityCallOptions)
         self.shape = "local activity" if self.local else "activity"
 
     @cached_property
@@ -129,6 +133,8 @@ class ActivityDefinition(Generic[P, R]):
 
     def _with(self, options: ActivityOptions) -> Any:
         check(options, ActivityOptions, "activity option", DefinitionError)
+        if "thread" in options:
+            raise DefinitionError("thread is an option of the decorator: the worker that runs the activity goes by it")
         merged: ActivityOptions = {**self.given, **options}
         copy = type(self)(self.fn, self.type, merged, extern=self.extern, method=self.method, is_async=self.is_async)
         if (
@@ -228,6 +234,7 @@ class ActivityCall(Call[R]):
             queue=definition.queue,
             retry_policy=definition.policy,
             parallel_group_path=self.group,
+            **definition.carried,
         )
 
     def packed(self) -> bytes:
@@ -280,13 +287,13 @@ def in_async_code() -> bool:
 
 def policy_of(options: ActivityOptions) -> RetryPolicy:
     retries = options.get("retries", 0)
-    crashes = options.get("crashes")
+    crashes = options.get("max_crashes")
     once = options.get("at_most_once", False)
     if once and (retries or crashes):
-        raise DefinitionError("an activity with at_most_once is never begun again: leave out retries and crashes")
+        raise DefinitionError("an activity with at_most_once is never begun again: leave out retries and max_crashes")
     if options.get("local") and (once or crashes is not None):
         raise DefinitionError(
-            "a local activity is begun again with its workflow task: at_most_once and crashes need local=False"
+            "a local activity is begun again with its workflow task: at_most_once and max_crashes need local=False"
         )
     backoff = options.get("backoff")
     if backoff is None:
@@ -302,7 +309,7 @@ def policy_of(options: ActivityOptions) -> RetryPolicy:
         start_to_close_timeout=_optional(options.get("timeout")),
         schedule_to_start_timeout=_optional(options.get("start_timeout")),
         schedule_to_close_timeout=_optional(options.get("schedule_timeout")),
-        heartbeat_timeout=_optional(options.get("heartbeat")),
+        heartbeat_timeout=_optional(options.get("heartbeat_timeout")),
         max_crashes=0 if once else CRASHES if crashes is None else FOREVER if crashes == "forever" else crashes,
     )
     try:
@@ -393,6 +400,8 @@ def _define(fn: Any, type: str | None, extern: bool, options: ActivityOptions) -
     is_async = bool(code is not None and code.co_flags & 0x80)
     if code is not None and code.co_flags & 0x220:
         raise DefinitionError(f"activity {fn.__qualname__} is a generator; return its values instead")
+    if is_async and "thread" in options:
+        raise DefinitionError(f"activity {fn.__qualname__} is `async def` and never runs on a thread; leave out thread")
     name = fn.__qualname__.replace("<locals>.", "")
     method = "." in name and code is not None and code.co_varnames[:1] == ("self",)
     kind: Any = AsyncActivity if is_async else Activity

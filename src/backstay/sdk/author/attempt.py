@@ -1,7 +1,7 @@
 """The running activity attempt as its own code sees it: identity, heartbeat, cancellation.
 
-`heartbeat(...)` never waits for the engine. It hands the progress over, and raises `ActivityCancelled` once the engine has
-said that the result of this attempt is not wanted any more.
+`heartbeat(...)` never waits for the engine. It hands the progress over, and raises `ActivityCancelled` once the engine
+has reported that the result of this attempt is no longer wanted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 2000  # characters of a detail
 
 
 class Attempt:
-    """The running attempt of an activity, as `attempt()` returns it.
+    """The running attempt of an activity, as `activity_info()` returns it.
 
     `id` is the same on every attempt, so it can serve as an idempotency key for other systems.
     """
@@ -113,11 +113,11 @@ def current_attempt() -> Attempt | None:
     return _current.get()
 
 
-def attempt() -> Attempt:
+def activity_info() -> Attempt:
     """Return the activity attempt that is running here. Raises an error outside an activity."""
     found = _current.get()
     if found is None:
-        raise BackstayError("attempt() works only inside an activity that a worker runs")
+        raise BackstayError("activity_info() works only inside an activity that a worker runs")
     return found
 
 
@@ -158,8 +158,8 @@ def _progress(
             raise TypeError(f"heartbeat detail {key!r} must be text, a number or a boolean, not {type(value).__name__}")
         if isinstance(value, str) and len(value) > _LONGEST:
             raise ValueError(
-                f"heartbeat detail {key!r} has {len(value)} characters, at most {_LONGEST} are taken; store what is longer"
-                " elsewhere, and pass on where it is"
+                f"heartbeat detail {key!r} has {len(value)} characters, at most {_LONGEST} are accepted; store longer values"
+                " elsewhere, and pass a reference"
             )
     return Progress(
         message=None if message is None else message[:280],

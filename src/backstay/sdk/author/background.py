@@ -105,7 +105,7 @@ def reference(fn: Any) -> str:
         raise DefinitionError(f"background() takes a function, not {fn!r}")
     if "<" in name:
         raise DefinitionError(
-            f"background() cannot take {name}: it has no name that another process could find it by;"
+            f"background() cannot take {name}: another process cannot import it by name;"
             " define it at the top of a module"
         )
     if code.co_flags & 0x220:
@@ -115,7 +115,7 @@ def reference(fn: Any) -> str:
     found = f"{fn.__module__}:{name}"
     module = module_of(fn)
     if module is None or _defined_in(module).get(found) is not fn:
-        raise DefinitionError(f"background() cannot take {fn!r}: another process would not find it as {found}")
+        raise DefinitionError(f"background() cannot take {fn!r}: another process cannot import it as {found}")
     return found
 
 

@@ -105,7 +105,7 @@ def in_saga(live_run: LiveRun) -> bool:
 
 
 async def last_word(live_run: LiveRun, future: asyncio.Future[Outcome]) -> Outcome:
-    """Wait for the end of a step that was told to stop, as `LiveRun.call` does in plain code."""
+    """Wait for the end of a step that got a cancel request, as `LiveRun.call` does in plain code."""
     task = asyncio.current_task()
     assert task is not None
     task.uncancel()

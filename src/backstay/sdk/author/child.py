@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, cast, overload
 
 from backstay.codec.errors import PayloadError
 from backstay.codec.values import dumps, loads
+from backstay.kernel.call_options import ChildCallOptions
 from backstay.kernel.command import Command
 from backstay.kernel.event import Recorded
 from backstay.kernel.feature import Outcome, Thrown, Value
@@ -25,14 +26,14 @@ from backstay.sdk.author.activity import policy_of
 from backstay.sdk.author.cancellation import in_saga
 from backstay.sdk.author.durations import Duration, to_seconds
 from backstay.sdk.author.handlers import Signal, SignalMethod, packed
-from backstay.sdk.author.options import check
+from backstay.sdk.author.options import CommonOptions, carried, check
 from backstay.sdk.author.primitives import Immediate
 from backstay.sdk.author.step import Call, Step
 from backstay.sdk.author.workflow import EntryPoint, WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.errors import ChildStopped, ChildTimedOut, DefinitionError, NotInWorkflow
 from backstay.sdk.replay.failures import remember, throw
-from backstay.sdk.replay.inbound import outbox, plain_value, typed
+from backstay.sdk.replay.inbound import delivered, outbox, plain_value, typed
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet, current_greenlet, required_run
 
@@ -44,12 +45,12 @@ Coro = Coroutine[Any, Any, T]
 ParentClose = Literal["abandon", "request_cancel", "terminate"]
 
 
-class ChildOptions(TypedDict, total=False):
+class ChildOptions(CommonOptions, total=False):
     """Options of a child, on `.options(...)` of a workflow.
 
     `retries` counts the runs after the first one that failed, `backoff` is the pause before each of them, and `fatal`
-    exceptions are not retried. `timeout` bounds all runs together, `run_timeout` each one. `parent_close` says what happens
-    to the child when its parent closes; by default it is abandoned and goes on.
+    exceptions are not retried. `timeout` bounds all runs together, `run_timeout` each one. `parent_close` is the policy
+    for the child when its parent closes; by default it is abandoned and keeps running.
     """
 
     queue: str
@@ -96,6 +97,7 @@ class ChildCall(Call[R]):
             run_timeout_seconds=None if run_timeout is None else to_seconds(run_timeout),
             definition=None if definition is None else definition.snapshot,
             parallel_group_path=self.group,
+            **carried(o, ChildCallOptions),
         )
 
     def asked(self, live_run: LiveRun, step: int, answer: Callable[[Outcome], None]) -> Outcome | None:
@@ -268,7 +270,7 @@ class ChildHandle(Generic[R]):
     def _waited(self) -> ChildCall[R]:
         if self._call is None:
             raise DefinitionError(
-                "this handle was looked up: keep the one that child.start() gave to wait for its result"
+                "this handle was looked up by id; wait for the result with the handle that child.start() returned"
             )
         return self._call
 
@@ -328,7 +330,8 @@ def _refuse_unfit(member: Any, arguments: bytes | None) -> None:
             case SignalMethod():
                 member.unpack(arguments)
             case Signal():
-                typed(plain_value(arguments), cast(Signal[Any], member).type)
+                channel = cast(Signal[Any], member)
+                typed(plain_value(delivered(channel, arguments)), channel.type)
             case _:
                 pass  # only its name is known
     except PayloadError as error:

@@ -1,4 +1,4 @@
-"""`gather`: wait for several durable calls together. `group.py` says what a group is and does."""
+"""`gather`: wait for several durable calls together. `group.py` explains groups."""
 
 from __future__ import annotations
 

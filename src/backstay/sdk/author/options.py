@@ -6,12 +6,30 @@ Later code trusts them. A value of a wrong type would be stored, and could not b
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, TypedDict, get_args
 
+from backstay.kernel.call_options import SUMMARY_LENGTH, CallOptions
 from backstay.kernel.features.child.records import POLICIES
 from backstay.kernel.features.start import DuplicatePolicy
 from backstay.protocol.requests import Status
+from backstay.sdk import former_names
 from backstay.sdk.author.durations import to_seconds
+
+
+class CommonOptions(TypedDict, total=False):
+    """Options that activities and children share.
+
+    `queue` is the task queue. `summary` is a short text about this call for people, as in `charge.options(summary="order 17")`:
+    history, timeline, `dw` and the operators' page show it.
+    """
+
+    queue: str
+    summary: str
+
+
+def carried(given: Mapping[str, Any], known: type[CallOptions]) -> dict[str, Any]:
+    """Return those of the given options that the kernel carries as they are."""
+    return {name: given[name] for name in known.__struct_fields__ if name in given}
 
 
 class Kind(NamedTuple):
@@ -21,10 +39,11 @@ class Kind(NamedTuple):
 
 def check(given: Mapping[str, Any], known: Any, what: str = "option", error: type[TypeError] = TypeError) -> None:
     """Raise for options that the TypedDict `known` does not have, and for values of a wrong type."""
-    unknown = set(given) - set(known.__annotations__)
+    unknown = sorted(set(given) - set(known.__annotations__))
     if unknown:
-        names = ", ".join(sorted(known.__annotations__))
-        raise error(f"unknown {what} {sorted(unknown)[0]!r}; known are {names}")
+        names = sorted(known.__annotations__)
+        hint = former_names.hint(unknown[0], names) or "known are " + ", ".join(names)
+        raise error(f"unknown {what} {unknown[0]!r}; {hint}")
     for name, value in given.items():
         expect(name, value, error)
 
@@ -68,6 +87,12 @@ def _is_text(value: Any) -> bool:
 
 def _is_text_or_none(value: Any) -> bool:
     return value is None or isinstance(value, str)
+
+
+def _is_summary(value: Any) -> bool:
+    if isinstance(value, str) and len(value) > SUMMARY_LENGTH:
+        raise ValueError(f"{len(value)} characters, at most {SUMMARY_LENGTH} are accepted")
+    return isinstance(value, str)
 
 
 def _is_flag(value: Any) -> bool:
@@ -151,6 +176,7 @@ EXPECTED: dict[str, Kind] = {
     "request_id": _MAYBE,
     "reason": _MAYBE,
     "note": _MAYBE,
+    "summary": Kind(_is_summary, f"text of at most {SUMMARY_LENGTH} characters"),
     "timezone": _TEXT,
     "fairness_key": _MAYBE,
     "fairness_weight": _between(1, 1000),
@@ -160,9 +186,10 @@ EXPECTED: dict[str, Kind] = {
     "memo": _NAMED,
     "search": _NAMED,
     "local": _FLAG,
+    "thread": _FLAG,
     "paused": _FLAG,
     "retries": Kind(_is_retries, "0, a positive whole number or 'forever'"),
-    "crashes": Kind(_is_retries, "0, a positive whole number or 'forever'"),
+    "max_crashes": Kind(_is_retries, "0, a positive whole number or 'forever'"),
     "at_most_once": _FLAG,
     "backoff": Kind(_is_backoff, "a duration, or several"),
     "workflow_deadline": Kind(_is_deadline, "a number of seconds above 0, or None for no deadline"),
@@ -171,13 +198,13 @@ EXPECTED: dict[str, Kind] = {
     "run_timeout": _DURATION,
     "start_timeout": _DURATION,
     "schedule_timeout": _DURATION,
-    "heartbeat": _DURATION,
+    "heartbeat_timeout": _DURATION,
     "parent_close": _one_of(*POLICIES),
     "threads": _COUNT,
     "weight": _COUNT,
     "async_tasks": _COUNT,
     "workflow_tasks": _COUNT,
     "guard": _one_of("error", "warn", "off"),
-    "existing": _one_of(*get_args(DuplicatePolicy)),
+    "if_exists": _one_of(*get_args(DuplicatePolicy)),
     "status": _one_of(*get_args(Status)),
 }

@@ -165,13 +165,14 @@ def _checked(change_id: Any, min: Any, max: Any) -> None:
 
 def _reach(live_run: LiveRun, change_id: str, min: int, max: int) -> int:
     started = live_run.assignment.started
+    adopts = live_run.adopts
     recorded = live_run.peek()
     marked = isinstance(recorded, VersionMarkerRecorded) and recorded.change_id == change_id
     fresh = is_fresh(
         change_id,
-        started_fingerprint=started.workflow_definition_fingerprint,
+        started_fingerprint=started.workflow_definition_fingerprint if adopts is None else adopts.fingerprint,
         current_fingerprint=live_run.fingerprint,
-        started_change_ids=started.declared_change_ids,
+        started_change_ids=started.declared_change_ids if adopts is None else adopts.change_ids,
         started_compatibility=started.routing.compatibility,
         current_compatibility=live_run.compatibility,
     )
@@ -210,7 +211,7 @@ def upsert_search_attributes(**attributes: Any) -> None:
 
 
 def _valid(check: Callable[[], None]) -> None:
-    """Raise here, in the author's code, what the engine would refuse."""
+    """Raise here, in the author's code, an error that the engine would raise later."""
     try:
         check()
     except Refused as refusal:
@@ -233,7 +234,7 @@ def uuid4() -> UUID:
 
 
 def info() -> RunInfo:
-    """Return what is known of this run: ids, type, number, length of its history, the schedule that started it."""
+    """Return the facts about this run: ids, type, number, length of its history, the schedule that started it."""
     live_run = required_run("info()")
     task = live_run.assignment
     started = live_run.started

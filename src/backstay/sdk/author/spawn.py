@@ -1,6 +1,6 @@
 """Branches: code of one run that runs concurrently. `spawn(fn)` starts one, `.join()` waits for its value or its exception.
 
-A failed branch that nobody joins fails the run when the workflow returns: errors do not pass silently.
+A failed branch that is never joined fails the run when the workflow returns: errors do not pass silently.
 """
 
 from __future__ import annotations

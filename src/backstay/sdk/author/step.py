@@ -51,7 +51,8 @@ class Call(Operation, Generic[T]):
         """Cancel the call: the code does not wait for it any more."""
 
     def spared(self, live_run: LiveRun, step: int) -> bool:
-        """Handle a cancel request while code waits for this call. True: the call is told to end, and its end is waited for."""
+        """Handle a cancel request while code waits for this call. True: the call gets a cancel request, and the run
+        waits for its end."""
         return False
 
     def outside(self) -> T:

@@ -69,7 +69,7 @@ class WorkflowDefinition:
         from backstay.sdk.author.wait import Wait, wait
         from backstay.sdk.replay.source import waited_signals
 
-        # `wait.step` is found as a method, `aio.wait` as the same method bound.
+        # `wait.step` is found as a method, `pause = wait.step` as the same method bound.
         for channel in waited_signals(self.target, (wait, Wait.step, wait.step), Signal):
             self._handlers.channel(channel)
         return self._handlers
@@ -103,6 +103,7 @@ class WorkflowDefinition:
             query_contracts=[query.contract() for query in handlers.queries.values()],
             updates=list(handlers.updates),
             update_contracts=[update.contract() for update in handlers.updates.values()],
+            update_validators=[name for name, update in handlers.updates.items() if update.check is not None],
             cleanup_seconds=self.cleanup_seconds,
         )
 

@@ -71,6 +71,9 @@ def _known(classes: Iterable[type[Exception]]) -> Exceptions:
 class AsyncClient:
     """A client of a server, on the running event loop: starts workflows, waits for them, lists and describes them."""
 
+    namespace: str
+    """The namespace that this client works in."""
+
     def __init__(
         self,
         server: str | Transport,
@@ -155,7 +158,7 @@ class AsyncClient:
         """Start a workflow and return its handle. When this returns, the start is on disk.
 
         `id` is the workflow id; None makes a new one. A workflow whose code is in another process is named by its type. Raises
-        `WorkflowAlreadyStarted` if the id is taken, unless `options(existing=...)` says otherwise.
+        `WorkflowAlreadyStarted` if the id is taken, unless `options(if_exists=...)` says otherwise.
         """
         definition = self._definition(workflow)
         started = await self.call(start_request(self.namespace, self._options, definition, id, args, kwargs))
@@ -278,7 +281,7 @@ class AsyncClient:
         return AsyncHandle(self, id, done.signalled.run_id, definition)
 
     async def describe(self, id: str) -> ask.Description:
-        """Return the state of a workflow: status, current run, what it waits for, tasks, failures.
+        """Return the state of a workflow: status, current run, waits, tasks, failures.
 
         Of a run with more than 500 events each list has its newest 200 entries, and `totals` says how many there are.
         Raises `WorkflowNotFound` if there is none.
@@ -309,7 +312,7 @@ class AsyncClient:
         """List runs, newest first. For the next page pass the last row's `key` as `before`.
 
         The other arguments are filters; `status="open"` stands for all runs that have not ended. `state` says what a run does
-        (`waiting`, `retrying`, `blocked`, ...), `attention` why it needs somebody.
+        (`waiting`, `retrying`, `blocked`, ...), `attention` why it needs attention.
         """
         if status is not None:
             expect("status", status)

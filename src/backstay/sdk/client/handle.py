@@ -9,6 +9,8 @@ from backstay.codec.values import loads
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.reconcile import Reconciled
+from backstay.kernel.features.repair import Repaired
+from backstay.kernel.operators import OPERATOR_COMMANDS, command_of
 from backstay.kernel.views.why import Why
 from backstay.protocol import commands as tell
 from backstay.protocol import rejections
@@ -67,6 +69,12 @@ Known: TypeAlias = "WorkflowDefinition | NamedWorkflow | ActivityDefinition[Any,
 class AsyncUpdateHandle(Generic[R]):
     """An accepted update of a workflow. Its result can be waited for here, or in another process by its id."""
 
+    workflow_id: str
+    """The workflow that the update was sent to."""
+
+    id: str
+    """The update's id, to find it again with `handle.submitted(...)`."""
+
     def __init__(self, client: AsyncClient, workflow_id: str, id: str, returns: Any, definition: Known = None) -> None:
         self._client = client
         self._definition = definition
@@ -119,6 +127,12 @@ class AsyncHandle(Generic[R]):
 
     A command is refused with `WorkflowNotFound` if there is no such workflow, and with `WorkflowNotRunning` if it has ended.
     """
+
+    id: str
+    """The workflow id."""
+
+    run_id: str | None
+    """The run that the workflow was started as; None if it was not started here."""
 
     def __init__(
         self,
@@ -227,44 +241,53 @@ class AsyncHandle(Generic[R]):
         expect("id", id)
         return AsyncUpdateHandle(self._client, self.id, id, _returns(update), self._definition)
 
+    async def command(self, name: str, **fields: Any) -> str:
+        """Send an operator command by its name (`"cancel"`, `"retry_now"`, ...) with its fields. Returns its outcome.
+
+        The methods of the same names do this with typed arguments.
+        """
+        return command_of(await self._operate(name, fields)).outcome or ""
+
     async def cancel(self, reason: str | None = None) -> str:
         """Cancel the run: at once, or through its code if the workflow handles cancellation. Returns which of them it was."""
-        done = accept(await self._client.call(tell.CancelWorkflow(**self._saying(reason))))
-        return done.outcome or ""
+        return await self.command("cancel", reason=reason)
 
     async def terminate(self, reason: str | None = None) -> None:
         """Stop the run at once. Its code does not see it."""
-        accept(await self._client.call(tell.TerminateWorkflow(**self._saying(reason))))
+        await self.command("terminate", reason=reason)
 
     async def pause(self, reason: str | None = None) -> str:
         """Pause the run: its tasks are not handed out until it is unpaused. Events are still recorded."""
-        return accept(await self._client.call(tell.PauseWorkflow(**self._saying(reason)))).outcome or ""
+        return await self.command("pause", reason=reason)
 
     async def unpause(self, reason: str | None = None) -> str:
         """Hand out the tasks of a paused run again."""
-        return accept(await self._client.call(tell.UnpauseWorkflow(**self._saying(reason)))).outcome or ""
+        return await self.command("unpause", reason=reason)
 
     async def why(self, *, event: int | None = None) -> Why:
-        """Why the run is where it is: a sentence, what happens by itself, and what would help. With `event`, why that
-        event of its history was recorded."""
+        """Explain the state of the run: a sentence, what happens by itself, and the action that helps. With `event`,
+        why that event of its history was recorded."""
         return await self._client.call(
             ask.ExplainWorkflow(workflow_id=self.id, namespace=self._client.namespace, run_id=self._only, event=event)
         )
 
     async def retry_now(self, activity_execution_id: str | None = None, reason: str | None = None) -> str:
         """Try an activity that backs off again now; without an id, every activity of the run that backs off."""
-        request = tell.RetryActivityNow(activity_execution_id=activity_execution_id, **self._saying(reason))
-        return accept(await self._client.call(request)).outcome or ""
+        return await self.command("retry_now", activity_execution_id=activity_execution_id, reason=reason)
+
+    async def skip_wait(self, wait_id: str | None = None, reason: str | None = None) -> str:
+        """End a timer or a timed wait of the run now, by its id; without one, the only timer of the run. Its code goes on as
+        if the time had come."""
+        return await self.command("skip_wait", wait_id=wait_id, reason=reason)
 
     async def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
         """Mark a closed run as archived; its history stays."""
         of = self if run_id is None else self.of_run(run_id)
-        return accept(await self._client.call(tell.ArchiveWorkflow(**of._saying(reason)))).outcome or ""
+        return await of.command("archive", reason=reason)
 
     async def repair(self) -> Reconciled:
         """Restore missing tasks from history, and try blocked or failed tasks again. Returns what was done."""
-        repaired = await self._client.call(tell.RepairWorkflow(**self._to()))
-        accept(repaired.command)
+        repaired: Repaired = await self._operate("repair", {})
         return repaired.work or Reconciled(restored=[], released=[], dropped=[], revived=[])
 
     def stream(self, name: str, start: int = 0) -> AsyncIterator[Any]:
@@ -279,7 +302,10 @@ class AsyncHandle(Generic[R]):
         return StreamReader(self._client, self.id, self.run_id, name, start, one=self._only is not None)
 
     async def describe(self) -> ask.Description:
-        """Return the state of the workflow: status, current run, what it waits for, tasks, failures."""
+        """Return the state of the workflow: status, current run, waits, tasks, failures.
+
+        `run` is None, and the status `reserved`, if the id was reserved and no run has been started under it.
+        """
         return await self._client.describe(self.id)
 
     async def history(self, run_id: str | None = None) -> list[Recorded]:
@@ -318,9 +344,21 @@ class AsyncHandle(Generic[R]):
             "request_id": self._client.request_id,
         }
 
-    def _saying(self, reason: str | None) -> dict[str, Any]:
-        expect("reason", reason)
-        return {**self._to(), "reason": reason}
+    async def _operate(self, name: str, fields: Mapping[str, Any]) -> Any:
+        """Send an operator command, and return its reply. A command that was rejected raises."""
+        declared = OPERATOR_COMMANDS.get(name)
+        if declared is None:
+            raise ValueError(
+                f"there is no command {name!r}; {rejections.declared_names(name, list(OPERATOR_COMMANDS))}"
+            )
+        takes = [field.name for field in declared.fields]
+        for field, value in fields.items():
+            if field not in takes:
+                raise TypeError(f"command {name!r} takes {', '.join(takes) or 'no fields'}, not {field!r}")
+            expect(field, value)
+        reply = await self._client.call(tell.OPERATOR[name](**self._to(), **fields))
+        accept(command_of(reply))
+        return reply
 
     def _own(self, member: Any) -> None:
         """Raise if a handler belongs to another workflow class."""

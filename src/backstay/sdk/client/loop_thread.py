@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from backstay.sdk.client.sync import LoopBridge
+from backstay.sdk.client.bridge import LoopBridge
 
 T = TypeVar("T")
 

@@ -114,11 +114,11 @@ class AsyncSchedules:
     async def ensure(self, workflow: Any, id: str, /, *args: Any, **kwargs: Any) -> AsyncScheduleHandle:
         """Create a schedule, or change an existing one to these options, so that a program can declare it at every start.
 
-        Whether an existing schedule is paused stays as it is, and so does its note unless one is given. Raises `TypeError`
+        An existing schedule stays paused or active, and keeps its note unless one is given. Raises `TypeError`
         with `max_runs`.
         """
         if "max_runs" in self._options:
-            raise TypeError("a schedule with max_runs comes to its end; ensure() would begin it again: use create()")
+            raise TypeError("a schedule with max_runs ends, and ensure() would create it again: use create()")
         try:
             return await self.create(workflow, id, *args, **kwargs)
         except errors.ScheduleAlreadyExists:
@@ -144,7 +144,10 @@ class AsyncSchedules:
         after: Schedule | None = None,
         limit: int = ask.PAGE,
     ) -> list[Schedule]:
-        """List schedules, newest first; deleted ones with status="deleted". For the next page pass the last one as `after`."""
+        """List schedules, newest first. For the next page pass the last one as `after`.
+
+        Those that have reached their `max_runs` are listed with status="ended", deleted ones with status="deleted".
+        """
         page = await self._client.call(
             ask.ListSchedules(
                 namespace=self._client.namespace,
@@ -164,6 +167,9 @@ class AsyncScheduleHandle:
     Methods raise `ScheduleNotFound` if the schedule does not exist.
     """
 
+    id: str
+    """The schedule id."""
+
     def __init__(self, client: AsyncClient, id: str) -> None:
         expect("id", id)
         self._client = client
@@ -177,7 +183,7 @@ class AsyncScheduleHandle:
         """Change these options of the schedule; the others stay."""
         check(options, ScheduleOptions)
         if "paused" in options:
-            raise TypeError("an update pauses nothing: use pause() and resume()")
+            raise TypeError("an update cannot pause a schedule: use pause() and resume()")
         await self._client.call(
             ask.UpdateSchedule(**self._to(), changes=_changes((await self.describe()).plan, options))
         )
@@ -304,7 +310,7 @@ def _spec(spec: Spec, o: ScheduleOptions) -> Spec:
         if "cron" not in o:
             spec = replace(spec, cron_expressions=[])
     elif "offset" in o:
-        raise TypeError("an offset moves an interval: give `every` with it")
+        raise TypeError("an offset shifts an interval: give `every` too")
     return replace(spec, timezone=o["timezone"]) if "timezone" in o else spec
 
 
@@ -333,5 +339,5 @@ def _iso(duration: Duration, what: str) -> str:
 
 def _moment(at: datetime) -> Micros:
     if at.tzinfo is None:
-        raise ValueError(f"{at!r} says no time zone; give it one, for example tzinfo=UTC")
+        raise ValueError(f"{at!r} has no time zone; give it one, for example tzinfo=UTC")
     return (at - _EPOCH) // timedelta(microseconds=1)

@@ -21,7 +21,7 @@ from backstay.sdk.tracing import is_imported, outgoing
 class StartOptions(TypedDict, total=False):
     """Options of a start, beside the workflow's own arguments.
 
-    `existing` says what to do if the id is taken. `timeout` bounds the whole workflow, `run_timeout` each run. A start that is
+    `if_exists` says what to do if the id is taken. `timeout` bounds the whole workflow, `run_timeout` each run. A start that is
     repeated with the same `request_id` returns what it returned the first time. `update_timeout` is how long `update()` waits;
     None means without limit.
     """
@@ -33,7 +33,7 @@ class StartOptions(TypedDict, total=False):
     search: Mapping[str, Any]
     timeout: Duration
     run_timeout: Duration
-    existing: DuplicatePolicy
+    if_exists: DuplicatePolicy
     priority: int
     fairness_key: str
     fairness_weight: int
@@ -53,15 +53,16 @@ def activity_request(
 ) -> ask.StartWorkflow:
     """Return the request that starts a standalone activity. Raises `TypeError` if that is not possible."""
     if not isinstance(activity, ActivityDefinition):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"this starts activities, and {activity!r} is none; workflows are started with start()")
+        raise TypeError(f"{activity!r} is not an activity; to start a workflow, use start()")
     if activity.local:
-        raise TypeError(f"{activity.type!r} is local: it runs beside a workflow's task, and there is no workflow here")
+        raise TypeError(f"{activity.type!r} is a local activity, which runs only inside a workflow")
     if id is not None and not isinstance(id, str):
         raise _no_id(id)
     scheduled = ScheduleActivity(
         activity_type=activity.type,
         arguments=activity.signature.pack_fitting(args, kwargs),
         retry_policy=activity.policy,
+        **activity.carried,
     )
     return _request(namespace, options, STANDALONE, id, activity.queue, None, None, scheduled)
 
@@ -117,7 +118,7 @@ def _request(
         search_attributes=dict(o.get("search", {})),
         execution_timeout_seconds=None if timeout is None else to_seconds(timeout),
         run_timeout_seconds=None if run_timeout is None else to_seconds(run_timeout),
-        duplicate_policy=o.get("existing", "reject_duplicate"),
+        duplicate_policy=o.get("if_exists", "reject_duplicate"),
         definition=definition,
         request_id=o.get("request_id"),
         activity=activity,
@@ -138,4 +139,4 @@ def _routing(namespace: str, queue: str | None, o: StartOptions) -> Routing:
 
 
 def _no_id(id: object) -> TypeError:
-    return TypeError(f"the id of a workflow comes before its arguments and is text, or None to make one: {id!r}")
+    return TypeError(f"the first argument is the workflow id: text, or None to generate one, not {id!r}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from backstay.codec.values import dumps, loads
@@ -11,7 +12,7 @@ from backstay.kernel.features.stream import StreamItem, WriteStream, check_name
 from backstay.kernel.features.stream.append import BATCH
 from backstay.kernel.message import Refused
 from backstay.kernel.values import execution_id
-from backstay.protocol.streams import PAGE_MAX, ReadStream
+from backstay.protocol.streams import PAGE_MAX, ReadStream, StreamPage
 from backstay.sdk import errors
 from backstay.sdk.author.primitives import Immediate
 from backstay.sdk.replay.workflow_greenlet import current_run
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 RUNS = 100  # runs of a workflow that are listed at a time
 WAIT = 15.0  # seconds that one request for items waits
+SOON = 0.05  # for a request that only checks whether the server is there
 
 _EMIT = Immediate("side effect")
 
@@ -58,8 +60,8 @@ def emit(stream: str, /, *items: Any) -> None:
 class StreamReader:
     """The position of a client in an output stream, read page by page.
 
-    Each run has its own streams. Those of a workflow that continues as new are read one after the other, unless `one` limits
-    the reader to this run.
+    Each run has its own streams. Those of a workflow that continues as new are read one after the other, from the first run that
+    is kept, whichever run the caller knows: an offset means the same item to every reader. `one` limits the reader to this run.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class StreamReader:
         self._workflow_id = workflow_id
         self._run_id = run_id
         self._one = one
+        self._begun = one
         self._name = name
         self._offset: int = start
         self._beyond: int | None = None  # this run is read to its end, and this many items of the next are skipped
@@ -77,21 +80,20 @@ class StreamReader:
 
     async def page(self) -> list[Any]:
         """Wait a while for new items and return them, perhaps none."""
+        if not self._begun:
+            try:
+                self._run_id = await self._first_run() or self._run_id
+            except errors.ServerUnreachable:
+                # Lists do not outlast an outage, and waits do, unless the server was never there. Then look again.
+                with suppress(errors.RequestRefused):
+                    await self._read(1, SOON)
+                return []
+            self._begun = True
         if self._beyond is not None:
             await self._go_on(self._beyond)
             return []
         try:
-            page = await self._client.call(
-                ReadStream(
-                    workflow_id=self._workflow_id,
-                    run_id=self._run_id,
-                    stream_name=self._name,
-                    namespace=self._client.namespace,
-                    offset=self._offset,
-                    limit=PAGE_MAX,
-                    wait_seconds=WAIT,
-                )
-            )
+            page = await self._read(PAGE_MAX, WAIT)
         except errors.RequestRefused as refusal:
             if refusal.reason != "stream_not_found":
                 raise
@@ -107,6 +109,19 @@ class StreamReader:
             self.over = True
         return [loads(item.payload) for item in page.items if item.payload is not None]
 
+    def _read(self, limit: int, seconds: float) -> Awaitable[StreamPage]:
+        return self._client.call(
+            ReadStream(
+                workflow_id=self._workflow_id,
+                run_id=self._run_id,
+                stream_name=self._name,
+                namespace=self._client.namespace,
+                offset=self._offset,
+                limit=limit,
+                wait_seconds=seconds,
+            )
+        )
+
     async def _go_on(self, offset: int) -> None:
         """Continue with the next run, if there is one, at this offset: this run has no more items."""
         self._beyond = None
@@ -117,6 +132,17 @@ class StreamReader:
         self.over = following is None
         self._run_id = following
         self._offset = offset
+
+    async def _first_run(self) -> str | None:
+        """Return the first run of the workflow that is kept; None if there is none."""
+        before: int | None = None
+        first: str | None = None
+        while True:
+            page = await self._client.list(workflow_id=self._workflow_id, before=before, limit=RUNS)
+            if page:
+                first, before = page[-1].run_id, page[-1].key
+            if len(page) < RUNS:
+                return first
 
     async def _next_run(self) -> str | None:
         """Return the run after this one. Runs are listed newest first."""

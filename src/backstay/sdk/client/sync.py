@@ -1,19 +1,14 @@
-"""The client without `await`. Each method runs the coroutine of the async client on its event loop, through a bridge.
+"""The client without `await`: each method runs the coroutine of the async client on its event loop, through a bridge.
 
-The methods are written out, with signature and docstring, because type checkers, editors and the generated reference read
-them from the source. `tests/sdk/test_surface.py` checks that they agree with those of the async client.
+Made by `tools/sync_client.py` from the async classes: change those, then run it.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Generic, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from backstay.codec.exceptions import Exceptions
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.reconcile import Reconciled
@@ -23,47 +18,16 @@ from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinitio
 from backstay.sdk.author.durations import Duration
 from backstay.sdk.author.handlers import QueryMethod, Signal, SignalMethod, UpdateMethod
 from backstay.sdk.author.workflow import EntryPoint, WorkflowFn
-from backstay.sdk.client.client import AsyncClient
+from backstay.sdk.client.bridge import Bridge, BridgedClient
 from backstay.sdk.client.handle import AsyncHandle, AsyncUpdateHandle
 from backstay.sdk.client.start_request import StartOptions
 from backstay.sdk.client.sync_schedules import Schedules
-from backstay.sdk.errors import DurableCallRefused
-from backstay.sdk.replay.workflow_greenlet import current_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Q = TypeVar("Q")
 T = TypeVar("T")
 Coro = Coroutine[Any, Any, T]
-
-
-class Bridge(Protocol):
-    """Runs a coroutine on the event loop of another thread and waits for it."""
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T: ...
-
-
-class LoopBridge:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.begin(work).result()
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        if current_run() is not None:
-            work.close()
-            raise DurableCallRefused(
-                "a workflow cannot use a client: it would wait for its own engine; do it in an activity"
-            )
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self._loop:
-            work.close()
-            raise RuntimeError("this would wait for itself: use the async client on this event loop")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+Q = TypeVar("Q")
 
 
 class UpdateHandle(Generic[R]):
@@ -130,28 +94,6 @@ class Handle(Generic[R]):
         """
         return self._bridge.run(self._handle.result(timeout))
 
-    def stream(self, name: str, start: int = 0) -> Iterator[Any]:
-        """Iterate over the items of an output stream from an offset on, as they arrive, until the workflow has ended.
-
-        Runs that continue as new are followed; the offset counts from the first run.
-        """
-        reader = self._handle.reader(name, start)
-        while not reader.over:
-            yield from self._bridge.run(reader.page())
-        reader.end()
-
-    def describe(self) -> ask.Description:
-        """Return the state of the workflow: status, current run, what it waits for, tasks, failures."""
-        return self._bridge.run(self._handle.describe())
-
-    def history(self, run_id: str | None = None) -> list[Recorded]:
-        """Return the events of the current run, or of the run `run_id`."""
-        return self._bridge.run(self._handle.history(run_id))
-
-    def export(self, run_id: str | None = None) -> dict[str, Any]:
-        """Return the current run, or the run `run_id`, as JSON with a checksum, to keep, send and verify."""
-        return self._bridge.run(self._handle.export(run_id))
-
     @overload
     def signal(self, signal: SignalMethod[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
     @overload
@@ -198,6 +140,13 @@ class Handle(Generic[R]):
         """Return the handle of an update that was accepted earlier, here or elsewhere, by its id."""
         return UpdateHandle(self._bridge, self._handle.submitted(update, id))
 
+    def command(self, name: str, **fields: Any) -> str:
+        """Send an operator command by its name (`"cancel"`, `"retry_now"`, ...) with its fields. Returns its outcome.
+
+        The methods of the same names do this with typed arguments.
+        """
+        return self._bridge.run(self._handle.command(name, **fields))
+
     def cancel(self, reason: str | None = None) -> str:
         """Cancel the run: at once, or through its code if the workflow handles cancellation. Returns which of them it was."""
         return self._bridge.run(self._handle.cancel(reason))
@@ -215,13 +164,18 @@ class Handle(Generic[R]):
         return self._bridge.run(self._handle.unpause(reason))
 
     def why(self, *, event: int | None = None) -> Why:
-        """Why the run is where it is: a sentence, what happens by itself, and what would help. With `event`, why that
-        event of its history was recorded."""
+        """Explain the state of the run: a sentence, what happens by itself, and the action that helps. With `event`,
+        why that event of its history was recorded."""
         return self._bridge.run(self._handle.why(event=event))
 
     def retry_now(self, activity_execution_id: str | None = None, reason: str | None = None) -> str:
         """Try an activity that backs off again now; without an id, every activity of the run that backs off."""
         return self._bridge.run(self._handle.retry_now(activity_execution_id, reason))
+
+    def skip_wait(self, wait_id: str | None = None, reason: str | None = None) -> str:
+        """End a timer or a timed wait of the run now, by its id; without one, the only timer of the run. Its code goes on as
+        if the time had come."""
+        return self._bridge.run(self._handle.skip_wait(wait_id, reason))
 
     def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
         """Mark a closed run as archived; its history stays."""
@@ -231,58 +185,50 @@ class Handle(Generic[R]):
         """Restore missing tasks from history, and try blocked or failed tasks again. Returns what was done."""
         return self._bridge.run(self._handle.repair())
 
+    def stream(self, name: str, start: int = 0) -> Iterator[Any]:
+        """Iterate over the items of an output stream from an offset on, as they arrive, until the workflow has ended.
+
+        Runs that continue as new are followed; the offset counts from the first run.
+        """
+        reader = self._handle.reader(name, start)
+        while not reader.over:
+            yield from self._bridge.run(reader.page())
+        reader.end()
+
+    def describe(self) -> ask.Description:
+        """Return the state of the workflow: status, current run, waits, tasks, failures.
+
+        `run` is None, and the status `reserved`, if the id was reserved and no run has been started under it.
+        """
+        return self._bridge.run(self._handle.describe())
+
+    def history(self, run_id: str | None = None) -> list[Recorded]:
+        """Return the events of the current run, or of the run `run_id`."""
+        return self._bridge.run(self._handle.history(run_id))
+
+    def export(self, run_id: str | None = None) -> dict[str, Any]:
+        """Return the current run, or the run `run_id`, as JSON with a checksum, to keep, send and verify."""
+        return self._bridge.run(self._handle.export(run_id))
+
     def __repr__(self) -> str:
         return repr(self._handle)
 
 
-class Client:
+class Client(BridgedClient):
     """A client of a server, for code without `await`: starts workflows, waits for them, lists and describes them."""
-
-    def __init__(
-        self,
-        server: str | AsyncClient,
-        bridge: Bridge | None = None,
-        *,
-        token: str | None = None,
-        namespace: str = "default",
-        exceptions: Exceptions | Iterable[type[Exception]] = (),
-    ) -> None:
-        if isinstance(server, str):
-            server = AsyncClient(server, token=token, namespace=namespace, exceptions=exceptions)
-        if bridge is None:
-            from backstay.sdk.client.loop_thread import LoopThread
-
-            bridge = LoopThread("backstay-client")
-        self._client = server
-        self._bridge = bridge
-
-    def close(self) -> None:
-        """Close the connections to the server."""
-        from backstay.sdk.client.loop_thread import LoopThread
-
-        if isinstance(self._bridge, LoopThread):
-            self._bridge.run(self._client.close())
-            self._bridge.stop()
 
     @property
     def namespace(self) -> str:
         """The namespace that this client works in."""
         return self._client.namespace
 
-    def __repr__(self) -> str:
-        return repr(self._client).replace("<AsyncClient", "<Client", 1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def options(self, **options: Unpack[StartOptions]) -> Client:
         """Return the same client with these options for the starts and commands that follow."""
         return Client(self._client.options(**options), self._bridge)
+
+    def close(self) -> None:
+        """Close the connections to the server."""
+        super().close()
 
     @property
     def schedules(self) -> Schedules:
@@ -305,7 +251,7 @@ class Client:
         """Start a workflow and return its handle. When this returns, the start is on disk.
 
         `id` is the workflow id; None makes a new one. A workflow whose code is in another process is named by its type. Raises
-        `WorkflowAlreadyStarted` if the id is taken, unless `options(existing=...)` says otherwise.
+        `WorkflowAlreadyStarted` if the id is taken, unless `options(if_exists=...)` says otherwise.
         """
         return Handle(self._bridge, self._bridge.run(self._client.start(workflow, id, *args, **kwargs)))
 
@@ -391,20 +337,17 @@ class Client:
         self, workflow: Any, id: str, start: Sequence[Any], signal: Any, /, *args: Any, **kwargs: Any
     ) -> Handle[Any]:
         """Send a signal to a workflow, and start the workflow first if it is not running. `start`: the arguments of its entry."""
-        work = self._client.signal_with_start(workflow, id, start, signal, *args, **kwargs)
-        return Handle(self._bridge, self._bridge.run(work))
+        return Handle(
+            self._bridge, self._bridge.run(self._client.signal_with_start(workflow, id, start, signal, *args, **kwargs))
+        )
 
     def describe(self, id: str) -> ask.Description:
-        """Return the state of a workflow: status, current run, what it waits for, tasks, failures.
+        """Return the state of a workflow: status, current run, waits, tasks, failures.
 
         Of a run with more than 500 events each list has its newest 200 entries, and `totals` says how many there are.
         Raises `WorkflowNotFound` if there is none.
         """
         return self._bridge.run(self._client.describe(id))
-
-    def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
-        """Return the current run, or the run `run_id`, as JSON with a checksum, to keep, send and verify."""
-        return self._bridge.run(self._client.export(id, run_id))
 
     def list(
         self,
@@ -427,7 +370,7 @@ class Client:
         """List runs, newest first. For the next page pass the last row's `key` as `before`.
 
         The other arguments are filters; `status="open"` stands for all runs that have not ended. `state` says what a run does
-        (`waiting`, `retrying`, `blocked`, ...), `attention` why it needs somebody.
+        (`waiting`, `retrying`, `blocked`, ...), `attention` why it needs attention.
         """
         return self._bridge.run(
             self._client.list(
@@ -451,6 +394,10 @@ class Client:
     def history(self, id: str, run_id: str | None = None, *, after: int = 0) -> list[Recorded]:
         """Return the events of the current run, or of the run `run_id`, after the event number `after`."""
         return self._bridge.run(self._client.history(id, run_id, after=after))
+
+    def export(self, id: str, run_id: str | None = None) -> dict[str, Any]:
+        """Return the current run, or the run `run_id`, as JSON with a checksum, to keep, send and verify."""
+        return self._bridge.run(self._client.export(id, run_id))
 
     def call(self, request: ask.Request[T]) -> T:
         """Send any request of the protocol."""

@@ -1,18 +1,19 @@
-"""Schedules without `await`, over the same bridge as the client."""
+"""Schedules without `await`, over the same bridge as the client.
+
+Made by `tools/sync_client.py` from the async classes: change those, then run it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ParamSpec, Unpack, overload
+from typing import Any, ParamSpec, Unpack, overload
 
 from backstay.kernel.features.schedule import FiredOccurrence, Overlap, Schedule
 from backstay.protocol import schedules as ask
 from backstay.sdk.author.workflow import EntryPoint, WorkflowFn
+from backstay.sdk.client.bridge import Bridge
 from backstay.sdk.client.schedules import AsyncScheduleHandle, AsyncSchedules, ScheduleOptions
-
-if TYPE_CHECKING:
-    from backstay.sdk.client.sync import Bridge
 
 P = ParamSpec("P")
 
@@ -52,7 +53,7 @@ class Schedules:
     def ensure(self, workflow: Any, id: str, /, *args: Any, **kwargs: Any) -> ScheduleHandle:
         """Create a schedule, or change an existing one to these options, so that a program can declare it at every start.
 
-        Whether an existing schedule is paused stays as it is, and so does its note unless one is given. Raises `TypeError`
+        An existing schedule stays paused or active, and keeps its note unless one is given. Raises `TypeError`
         with `max_runs`.
         """
         return ScheduleHandle(self._bridge, self._bridge.run(self._schedules.ensure(workflow, id, *args, **kwargs)))
@@ -70,7 +71,10 @@ class Schedules:
         after: Schedule | None = None,
         limit: int = ask.PAGE,
     ) -> list[Schedule]:
-        """List schedules, newest first; deleted ones with status="deleted". For the next page pass the last one as `after`."""
+        """List schedules, newest first. For the next page pass the last one as `after`.
+
+        Those that have reached their `max_runs` are listed with status="ended", deleted ones with status="deleted".
+        """
         return self._bridge.run(self._schedules.list(status=status, type=type, search=search, after=after, limit=limit))
 
 

@@ -6,27 +6,29 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Never, Self, TypedDict, TypeVar, Unpack
 
 from backstay.codec.payloads import AvroPayloads
-from backstay.engine.api import Api
-from backstay.engine.draining import Draining
-from backstay.engine.exposition import engine_families, exposition, node_families, open_states
+from backstay.engine.cluster.draining import Draining
+from backstay.engine.cluster.node_metrics import node_families
+from backstay.engine.cluster.other_code import with_code
+from backstay.engine.cluster.process_facts import process_facts
+from backstay.engine.core.world import AsyncioWorld, World
 from backstay.engine.node import Node
-from backstay.engine.peers import Links
-from backstay.engine.process_facts import process_facts
-from backstay.engine.world import AsyncioWorld, World
+from backstay.engine.requests.api import Api
+from backstay.engine.views.exposition import engine_families, exposition, open_states
 from backstay.kernel.features.start import RecordedDefinition
 from backstay.kernel.limits import Limits
 from backstay.kernel.machine import Machine
 from backstay.kernel.values import Routing
 from backstay.protocol.export import exporter
 from backstay.protocol.exporting import exporting_of
+from backstay.protocol.native.node_links import Links
 from backstay.protocol.origin import of_process
 from backstay.protocol.redaction import Redactor
 from backstay.protocol.requests import Request
 from backstay.protocol.run_entries import make_views
-from backstay.sdk.author.options import expect, listed, served
+from backstay.sdk.author.options import check, expect, listed, served
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.client.client import AsyncClient
 from backstay.sdk.client.sync import Client
@@ -45,9 +47,9 @@ from backstay.store.ownership import NodeFacts
 from backstay.store.sqlite.writer import Offload
 
 if TYPE_CHECKING:
-    from backstay.engine.node_secrets import NodeSecrets
+    from backstay.engine.cluster.node_proofs import NodeProofs
     from backstay.link.nodes import NodeLinks
-    from backstay.server.node_listener import NodeListener
+    from backstay.server.cluster.node_listener import NodeListener
 
 R = TypeVar("R")
 
@@ -71,7 +73,7 @@ class BackstayOptions(TypedDict, total=False):
     cache_bytes: int
     views: bool
     grace: float
-    run_tasks: bool
+    client_only: bool
     listen: str | None
     advertise: str | None
     weight: int
@@ -119,10 +121,10 @@ class AsyncBackstay(AsyncClient):
         workflow_deadline: float | None = WORKFLOW_DEADLINE,
         compatibility: str | None = None,
         limits: Limits | None = None,
-        cache_bytes: int = 48 << 20,
+        cache_bytes: int = 40 << 20,
         views: bool = True,
         grace: float = GRACE,
-        run_tasks: bool = True,
+        client_only: bool = False,
         listen: str | None = None,
         advertise: str | None = None,
         weight: int = 1,
@@ -130,20 +132,22 @@ class AsyncBackstay(AsyncClient):
         export_signing_key_id: str | None = None,
         export_redactor: str | Redactor | None = None,
         world: Callable[[], World] | None = None,
+        **unknown: Never,
     ) -> None:
+        check(unknown, BackstayOptions)
         self.registry = Registry(types, guard, diagnostics)
         if shims:
             install_shims()
         self._engine_room = InProcess()
         super().__init__(self._engine_room, namespace=namespace, exceptions=self.registry.exceptions)
         self.path = os.fspath(path)
-        # What is not said here is taken from DW_EXPORT_SIGNING_KEY, DW_EXPORT_SIGNING_KEY_ID and DW_EXPORT_REDACTOR.
+        # Missing arguments are taken from DW_EXPORT_SIGNING_KEY, DW_EXPORT_SIGNING_KEY_ID and DW_EXPORT_REDACTOR.
         self._exporting = exporting_of(os.environ, export_signing_key, export_signing_key_id, export_redactor)
         expect("threads", threads)
         expect("async_tasks", async_tasks)
         expect("compatibility", compatibility)
         expect("workflow_deadline", workflow_deadline)
-        self._queues = frozenset(served(queues) if run_tasks else listed("queues", queues))
+        self._queues = frozenset(listed("queues", queues) if client_only else served(queues))
         self._threads = threads
         self._async_tasks = async_tasks
         self._compatibility = compatibility
@@ -153,7 +157,7 @@ class AsyncBackstay(AsyncClient):
         self._cache_bytes = cache_bytes
         self._views = views
         self._grace = grace
-        self._run_tasks = run_tasks
+        self._client_only = client_only
         self._listen = listen
         self._advertise = advertise
         expect("weight", weight)
@@ -162,7 +166,7 @@ class AsyncBackstay(AsyncClient):
         self._world = world
         self._redefined = self._redefine
         self._node_links: NodeLinks | None = None
-        self._secrets: NodeSecrets
+        self._proofs: NodeProofs
         self.register(*listed("register", register))
 
     def register(self, *things: Any) -> None:
@@ -220,8 +224,8 @@ class AsyncBackstay(AsyncClient):
         """Return counters and gauges of this app in the text format of Prometheus, or as OpenMetrics."""
         if self._engine_room.api is None:
             raise RuntimeError("this Backstay is not open; enter it with `async with` first")
-        states = await open_states(self.store, [self.namespace])
-        families = [*engine_families(self.engine, states, self._node.projector.lag), *node_families(self._node)]
+        states = await open_states(self._node.open_runs, [self.namespace])
+        families = [*engine_families(self.engine, states, self._node.projector.lag), *await node_families(self._node)]
         return exposition(families, open_metrics)
 
     async def open(self) -> Self:
@@ -263,7 +267,7 @@ class AsyncBackstay(AsyncClient):
             define=self._define,
             cache_bytes=self._cache_bytes,
             views=self._views,
-            guest=not self._run_tasks,
+            guest=self._client_only,
             origin=of_process(),
             links=links,
             facts=self._facts() if self._world is None else None,
@@ -285,12 +289,12 @@ class AsyncBackstay(AsyncClient):
             workflow_deadline=self._workflow_deadline,
         )
         self._host.executor = self.executor
-        self.engine.matching.join(self.executor, takes_tasks=self._run_tasks)
+        self.engine.matching.join(self.executor, takes_tasks=not self._client_only)
         self._deployed()
         self._engine_room.api = self._node.api
         try:
             if self._listener is not None:
-                await self._listener.start(self._node, self._secrets)
+                await self._listener.start(self._node, self._proofs)
             await self._node.open()
         except BaseException:
             await self._shut()
@@ -303,11 +307,11 @@ class AsyncBackstay(AsyncClient):
         # Also if closing is cancelled during the grace, the database is released for the next process.
         try:
             self.executor.activities.take_no_more()
-            await self.engine.settle()  # what was taken just now begins with its commit
+            await self.engine.commits.settle()  # a task that was taken just now begins with its commit
             await self.executor.activities.leave(self._grace)
         finally:
             try:
-                await self.engine.drain()
+                await self.engine.commits.drain()
                 await self._node.leave()
             finally:
                 await self._shut()
@@ -332,39 +336,42 @@ class AsyncBackstay(AsyncClient):
     def _links(self, world: World) -> Links | None:
         """Calls to the servers of the same database, which own some of its workflows."""
         if self._advertise is not None and self._listen is None:
-            raise ValueError(
-                "advertise= needs listen=: nobody is answered at an address where this app does not listen"
-            )
+            raise ValueError("advertise= needs listen=: other nodes cannot call an app that does not listen")
         if self.store.exclusive and self._listen is not None:
             raise ValueError(
                 f"listen={self._listen!r} is for apps that share a PostgreSQL; one process works for {self.path}"
             )
         if self.store.exclusive or self._world is not None:
             return None
-        from backstay.engine.node_secrets import NodeSecrets
+        from backstay.engine.cluster.node_proofs import NodeProofs
+        from backstay.engine.cluster.node_secrets import NodeSecrets
         from backstay.link.nodes import NodeLinks
 
         if self._listen is not None:
             try:
-                from backstay.server.node_listener import NodeListener
+                from backstay.server.cluster.node_listener import NodeListener
             except ModuleNotFoundError as missing:
                 raise ImportError(f"listen= needs {missing.name}: pip install 'backstay[server]'") from None
 
             self._listener = NodeListener(self._listen, self._advertise)
-        self._secrets = NodeSecrets(world, self.store)
-        self._node_links = NodeLinks(self._secrets.ours, self._secrets.load)
+        secrets = NodeSecrets(world, self.store)
+        self._proofs = NodeProofs(world, secrets, lambda: self._node.shards)
+        self._node_links = NodeLinks(secrets.ours, secrets.load, self._proofs.sign)
         return self._node_links
 
     def _facts(self) -> NodeFacts:
         address = None if self._listener is None else self._listener.address
-        return process_facts(weight=self._weight, address=address, executes=self._run_tasks, embedded=True)
+        return process_facts(weight=self._weight, address=address, executes=not self._client_only, embedded=True)
 
     def _define(self, routing: Routing, workflow_type: str) -> tuple[Routing, RecordedDefinition | None]:
         known = self.registry.workflows.get(workflow_type)
         return routing, None if known is None else known.snapshot
 
     def _deployed(self) -> None:
-        self.engine.deployed.update({type: d.fingerprint for type, d in self.registry.workflows.items()})
+        """Notify other processes that the code of this one has changed."""
+        if not self._client_only:
+            fingerprints = {type: known.fingerprint for type, known in self.registry.workflows.items()}
+            self._node.facts = with_code(self._node.facts, fingerprints)
 
 
 class Backstay(Client):
@@ -376,7 +383,7 @@ class Backstay(Client):
         register: Iterable[Any] = (),
         **options: Unpack[BackstayOptions],
     ) -> None:
-        self._app = AsyncBackstay(path, register, **options)
+        self._app = AsyncBackstay(path, register, **options)  # pyright: ignore[reportArgumentType]  # a TypedDict may have more keys
         self._engine_thread = EngineThread()
         super().__init__(self._app, self._engine_thread)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from backstay.engine.engine import Engine
-from backstay.engine.workers import COLD, TaskHeld
-from backstay.engine.world import Alarm, World
+from backstay.engine.core.engine import Engine
+from backstay.engine.core.world import Alarm, World
+from backstay.engine.tasks.workers import COLD, TaskHeld
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import HeartbeatActivity, HeartbeatReply
 from backstay.kernel.features.workflow_task import WorkflowAssignment, events_shown
@@ -29,6 +29,7 @@ class EngineHost:
         # Hot path, called for every activity: bound methods instead of methods that only pass on.
         self.report = engine.inline.report
         self.thread = self._pool.submit
+        self.here = self._pool.submit_here
         self.workflow_thread = self._workflows.submit
         self.spawn = world.spawn
         self.post = world.post

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from backstay.codec.payloads import AvroPayloads
-from backstay.engine.api import Api
+from backstay.engine.core.world import AsyncioWorld
 from backstay.engine.node import Node
-from backstay.engine.world import AsyncioWorld
+from backstay.engine.requests.api import Api
 from backstay.kernel.machine import Machine
 from backstay.protocol.export import exporter
 from backstay.protocol.run_entries import make_views

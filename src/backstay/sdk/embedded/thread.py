@@ -11,9 +11,9 @@ from collections.abc import Coroutine
 from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
+from backstay.sdk.client.bridge import LoopBridge
 from backstay.sdk.client.loop_thread import LoopThread
-from backstay.sdk.client.sync import LoopBridge
-from backstay.store import ForkedEngine
+from backstay.store.errors import ForkedEngine
 
 T = TypeVar("T")
 

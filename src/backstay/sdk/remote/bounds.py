@@ -33,7 +33,7 @@ class Bounds:
         self.set(limits, 0)
 
     def set(self, limits: Limits, body: int) -> None:
-        """Set the limits. `body`: the most bytes of one request; 0 while the server has not said."""
+        """Set the limits. `body`: the most bytes of one request; 0 while the server has not sent it."""
         self.limits = limits
         self.body = body
         self._fits = min(
@@ -58,7 +58,7 @@ class Bounds:
         """Return the shorter report that replaces one of this many bytes, which is too large even alone."""
         match report:
             case wire.AttemptDone(resumed=wire.Resumed()):
-                return replace(report, resumed=None)  # the next task repeats what the code did
+                return replace(report, resumed=None)  # the next task repeats the work of the code
             case wire.AttemptDone(result=result):
                 breach = report.breach or self.breach(result) or self._over_body(size)
                 return replace(report, result=None, breach=breach)
@@ -78,9 +78,7 @@ class Bounds:
             case wire.Heartbeat():
                 return replace(report, progress=None)
             case wire.QueryAnswer():
-                message = (
-                    f"the answer has {size} bytes, and the server takes {self.body} (max_body_bytes); ask for less"
-                )
+                message = f"the answer has {size} bytes, the server accepts {self.body} (max_body_bytes); return less"
                 return wire.QueryAnswer(report.question, report.attempt, refused=Refusal("payload_too_large", message))
             case wire.GivenBack():
                 return report
@@ -88,8 +86,8 @@ class Bounds:
     def _block(self, size: int) -> Block:
         """Return the block of a task whose commands are too large. The run does not fail: the server's limit may be raised."""
         message = (
-            f"what the workflow asks for at once has {size} bytes, and the server takes {self.body} (max_body_bytes)."
-            " Ask for less at a time, or let the server take more; then: dw repair"
+            f"the commands of this workflow task have {size} bytes, the server accepts {self.body} (max_body_bytes)."
+            " Start fewer steps at once, or raise the setting; then: dw repair"
         )
         return Block(message=message, type="RequestTooLarge", reason="payload_too_large", replay_blocked=True)
 

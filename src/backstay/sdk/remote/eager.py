@@ -1,12 +1,14 @@
 """Eager resume: when the only step that a run's code waits for ends on this worker, the code goes on at once.
 
-The code runs ahead of the server, on the event that the server is about to record, and its commands are reported together
-with the result. If another event reached the run first, the server says so and the code is dropped: the next task replays it.
-So code may run ahead only where it would do the same in that task. It must wait for this step and nothing else, every report
-about it must have its answer, and it must not read the clock, because the server sets the time of the event. Code that reads
-the clock is noticed while it runs; its workflow type does not run ahead any more. Without these rules the code could decide
-what the recorded history does not lead to (`test_code_that_looks_at_the_clock_does_not_run_ahead`,
-`test_code_that_ran_ahead_of_a_signal_is_dropped_and_replayed`). What the server checks is in `server/native/reports.py`.
+The code runs ahead of the server, on the event that the server is about to record, and its commands are reported
+together with the result. If another event reached the run first, the server says so and the code is dropped: the next
+task replays it. So code may run ahead only where it would do the same in that task. It must wait for this step and
+nothing else, every report about it must have its answer, and it must not read the clock, because the server sets the
+time of the event. Code that reads the clock is noticed while it runs; its workflow type does not run ahead any more.
+Without these rules the code could make decisions that the recorded history does not lead to
+(`test_code_that_looks_at_the_clock_does_not_run_ahead`,
+`test_code_that_ran_ahead_of_a_signal_is_dropped_and_replayed`). The checks of the server are in
+`server/native/reports.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class EagerResume:
         with self._executor.burst():
             self._executor.drive(live_run, events, _next_task(live_run.assignment, after))
         if live_run.block is not None or live_run.locals or live_run.clock_read or live_run.answer:
-            # What the code would do in its next task is not known here. That task replays it.
+            # The commands of the code in its next task are not known here. That task replays it.
             self._not_eager.add(live_run.assignment.workflow_type)
             self._sticky.forget(run)
             return None

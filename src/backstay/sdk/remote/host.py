@@ -65,6 +65,9 @@ class LoopClock:
     def post(self, call: Callable[[], None]) -> None:
         self._loop.call_soon_threadsafe(call)
 
+    def soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
+
 
 class RemoteHost:
     cold = object()
@@ -139,6 +142,9 @@ class RemoteHost:
     def thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._pool.submit(call, done)
 
+    def here(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._pool.submit_here(call, done)
+
     def workflow_thread(self, call: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._workflows.submit(call, done)
 
@@ -195,7 +201,7 @@ class RemoteHost:
         """
         at_work = {*unanswered, *self.tasks.in_progress(), *self.executor.activities.at_work()}
         for task_id in [id for id in self.leases if id not in at_work]:
-            log.error("task %s is not being worked on; it is given back to the server", task_id)
+            log.error("task %s is not running here; it is returned to the server", task_id)
             self._give_back(task_id)
         keys = {id: origin.key for id, origin in self._origins.items()}
         return [wire.HeldTask(task_id, attempt, keys.get(task_id, 0)) for task_id, attempt in self.leases.items()]
@@ -209,7 +215,7 @@ class RemoteHost:
     def _give_back(self, task_id: str) -> None:
         self.reports.give_back(task_id, self.leases.pop(task_id), self.link_of(task_id))
 
-    # -- called by the link, with what the server sent
+    # -- called by the link, with messages of the server
 
     def deliver(self, deliveries: list[wire.Delivery], link: object = None) -> None:
         with self.executor.burst():
@@ -232,7 +238,7 @@ class RemoteHost:
         assignment = lease.assignment
         task = assignment.task
         if (assignment.run_id in self._ended or task.id in self._ended) and task.id not in self._declined:
-            # The server said that this attempt is no longer wanted before it delivered the attempt. If the server
+            # The server withdrew this attempt before it delivered it. If the server
             # delivers it again, it is wanted: the database was restored from a backup taken before its end.
             self._declined[task.id] = None
             self.reports.give_back(task.id, task.attempt, self.link_of(task.id))

@@ -1,4 +1,4 @@
-"""Reports: results of tasks and attempts as messages to the server, and what the worker does with the answers."""
+"""Reports: results of tasks and attempts as messages to the server, and the handling of its answers."""
 
 from __future__ import annotations
 

@@ -7,9 +7,10 @@ A node is called at its own address. Where that does not answer, as from outside
 that the worker was given: the server there hands the request on (`ways`). If that fails too, the worker works for the nodes it
 reaches; these take over tasks of the others that wait too long.
 
-**Where a report goes.** To the node that gave the task, which has the worker's live code in its books and the instance in memory.
-If that node is gone, or says that it stops, its reports go by any other link, and are marked as possibly sent before: any node
-can record them. Its tasks are listed to every other node from then on, and the one that owns their instance takes them over.
+**Where a report goes.** To the node that gave the task, which knows the worker's live code and has the instance in
+memory. If that node is gone, or says that it stops, its reports go by any other link, and are marked as possibly sent
+before: any node can record them. Its tasks are listed to every other node from then on, and the one that owns their
+instance takes them over.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from backstay.sdk.remote.bounds import Bounds
 from backstay.sdk.remote.host import RemoteHost
 from backstay.sdk.remote.report_queue import PendingReport
 from backstay.sdk.remote.slots import KINDS, NONE, TURN, Share, divide
+from backstay.sdk.remote.standstill import Standstill
 from backstay.sdk.remote.tasks import FetchHistory
 from backstay.sdk.remote.transport import NOT_NOW, PAUSES, Access, said_by
 from backstay.sdk.remote.worker_link import ANSWER, ServerLink, Way
@@ -60,7 +62,8 @@ class ServerLinks:
         self.total = total
         self.open_request = open_request
         self.draining = False
-        self.database: str | None = None  # tells it from others
+        self.standstill = Standstill(asyncio.get_running_loop())
+        self._named_by: int | None = None  # the node that has named the others
         self._nodes: dict[int, wire.WorkerNode] = {}
         self.home = ServerLink(self, None)
         self.all: list[ServerLink] = [self.home]
@@ -75,11 +78,13 @@ class ServerLinks:
     async def run(self) -> None:
         """Work until cancelled."""
         self._failed = asyncio.get_running_loop().create_future()
+        self.standstill.start()
         try:
             for link in self.all:
                 self._begin(link)
             await self._failed
         finally:
+            self.standstill.stop()
             lives, self._lives = list(self._lives.values()), {}
             if self._again is not None:
                 self._again.cancel()
@@ -129,6 +134,11 @@ class ServerLinks:
     def others_open(self, link: ServerLink) -> bool:
         return any(other.is_open for other in self.all if other is not link)
 
+    @property
+    def named_by(self) -> int | None:
+        """A node of the database that this worker works for: one that is linked, or else the last that has named the others."""
+        return next((link.node for link in self.all if link.is_open and link.node is not None), self._named_by)
+
     def ways(self, link: ServerLink) -> list[Way]:
         """How the node of a link may be called, the best way first."""
         node = link.node
@@ -146,17 +156,17 @@ class ServerLinks:
     def opened(self, link: ServerLink, opened: wire.Opened) -> None:
         """A link was opened, perhaps to another node than the one it was for."""
         self.shares[link].open = True
-        self.database = opened.database
         before = next((one for one in self.all if one is not link and one.node == opened.node), None)
         if self.is_shared and opened.node != link.node:
             self.host.orphan(link)  # this node did not send its tasks
         link.node = opened.node
         if before is not None and opened.node is not None:
             self._drop(before)  # its server has closed it for this one
-        self.nodes_are(opened.nodes)
+        self.nodes_are(opened.nodes, link)
 
-    def nodes_are(self, nodes: list[wire.WorkerNode]) -> None:
+    def nodes_are(self, nodes: list[wire.WorkerNode], told_by: ServerLink) -> None:
         """A node has named all of them: open links to new ones, and drop those to nodes that are gone."""
+        self._named_by = told_by.node
         self._nodes = {node.id: node for node in nodes}
         for link in list(self.all):
             if not link.is_open and link.node is not None and link.node not in self._nodes and len(self.all) > 1:
@@ -187,7 +197,7 @@ class ServerLinks:
         self.relieve(link)
 
     def relieve(self, link: ServerLink) -> None:
-        """Report by other links what a link cannot: its node is gone, or does not answer."""
+        """Send the reports of a link by other links: its node is gone, or does not answer."""
         if link in self.all and not self.others_open(link):
             return
         self.host.orphan(link)
@@ -259,7 +269,7 @@ class ServerLinks:
 
     def slots_for(self, link: ServerLink, way: Way) -> wire.Slots:
         """The slots that a link is opened with: those that no task takes, if it is the only one; else those of its tasks, until
-        others have returned some. Which node answers may not be known, nor whether it knows of the link's tasks."""
+        others have returned some. It may be unknown which node answers, and whether it knows of the link's tasks."""
         alone = not any(share.is_used for other, share in self.shares.items() if other is not link)
         if not alone:
             slots = self.host.count(link)
@@ -278,9 +288,9 @@ class ServerLinks:
             self.divide()
 
     def heard(self, link: ServerLink, exchanged: wire.Exchanged) -> None:
-        """A node has said what waits there, which slots it has, or who the nodes are."""
+        """A node has sent the number of its waiting tasks, its slots, or the list of nodes."""
         if exchanged.nodes is not None:
-            self.nodes_are(exchanged.nodes)
+            self.nodes_are(exchanged.nodes, link)
         share = self.shares.get(link)
         if share is not None and exchanged.slots is not None and exchanged.waiting is not None:
             share.heard(exchanged.turn, exchanged.slots, exchanged.waiting)
@@ -306,7 +316,7 @@ class ServerLinks:
         self._plan(TURN)
 
     def _divide_soon(self) -> None:
-        """Divide the slots in a moment: a busy worker is told more than once what waits."""
+        """Divide the slots in a moment: a busy worker gets several such messages."""
         if not all(share.waiting == NONE and share.is_settled for share in self.shares.values()) or self._is_left():
             self._plan(SOON)
 
@@ -331,10 +341,10 @@ class ServerLinks:
 
 
 def is_as_safe(address: str, given: str) -> bool:
-    """Whether the token may be sent to an address that a server has told, and not the user, who gave another one.
+    """Whether the token may be sent to an address that came from a server and not from the user.
 
-    Not in the clear, if it was not before. Nor to this machine, if the user named another: a server that is reached through a proxy of
-    its machine may tell a loopback address, and what listens there on this machine is no server of ours.
+    Not in the clear, if it was not before. Nor to this machine, if the user named another: a server with a proxy on its
+    machine may send a loopback address, and the listener there on this machine is not that server.
     """
     try:
         told, known = urlsplit(address), urlsplit(given)

@@ -4,9 +4,9 @@ A node may lease as many tasks to the worker as it was given slots, without aski
 says that it has them no more; only then are they given to another. Hence the worker never gets more tasks than it has slots,
 whatever is on its way.
 
-Free slots are divided by what waits at each node, plus one: a node that has nothing to do keeps a few, so that its next task
-need not wait for them, and not all. If there are none to divide, nodes with waiting tasks get their fair share of all slots as
-they become free; with fewer slots than nodes, the nodes take turns of a second.
+Free slots are divided by the number of waiting tasks at each node, plus one: a node that has nothing to do keeps a few,
+so that its next task need not wait for them, and not all. If there are none to divide, nodes with waiting tasks get
+their fair share of all slots as they become free; with fewer slots than nodes, the nodes take turns of a second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Share:
         self.open = False
         self.is_used = False  # the node has slots: its link is open, or is being opened with them
         self.given = NONE
-        self.taken = NONE  # what the node has leased or may lease, at most
+        self.taken = NONE  # the most slots that the node has leased or may lease
         self.waiting = NONE  # tasks that wait there
         self.turn = 0
         self.confirmed = 0
@@ -50,13 +50,13 @@ class Share:
         self.turn = self.confirmed = 0
 
     def give(self, slots: Slots) -> None:
-        """Give the node other slots with the next request. Until it has answered, it has what it had, too."""
+        """Give the node other slots with the next request. Until it has answered, it also has its earlier share."""
         self.given = slots
         self.taken = _more(self.taken, slots)
         self.turn += 1
 
     def heard(self, turn: int, taken: Slots, waiting: Slots) -> None:
-        """The node has said what it has."""
+        """The node has reported its slots."""
         self.waiting = waiting
         if turn == self.turn:
             self.confirmed = turn
@@ -66,7 +66,7 @@ class Share:
 def divide(
     total: Slots, shares: Sequence[Share], held: Mapping[Share, Slots], other: Slots, now: float
 ) -> dict[Share, Slots]:
-    """The shares that are to change, and what they are to be. `held`: the tasks that came from each node; `other`: tasks of
+    """The shares that change, with their new values. `held`: the tasks that came from each node; `other`: tasks of
     nodes that the worker has no link to."""
     shares = [share for share in shares if share.open]
     kinds = [
@@ -87,7 +87,7 @@ def divide(
 def _divide(
     total: int, given: list[int], taken: list[int], waiting: list[int], held: list[int], turn: int
 ) -> list[int]:
-    """What each node is to have of one kind of slots: no more than is left of what others have."""
+    """The share of each node of one kind of slots: at most the slots that the others leave."""
     free = max(total - sum(held), 0)
     targets = [mine + part for mine, part in zip(held, _parts(free, waiting, given, turn), strict=True)]
     starving = [
@@ -116,8 +116,8 @@ def _divide(
 
 
 def _parts(total: int, waiting: list[int], given: list[int], turn: int) -> list[int]:
-    """A number in parts, by what waits, plus one. What cannot be divided goes to whom something waits for, in turns; if nothing
-    waits anywhere, it stays where it is."""
+    """A number divided in proportion to waiting tasks, plus one. The remainder goes to nodes with waiting tasks, in
+    turns; without waiting tasks it stays."""
     if not waiting:
         return []
     weights = [waits + 1 for waits in waiting]

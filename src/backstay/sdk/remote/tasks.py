@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from backstay.kernel.event import Recorded
-from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.start import WorkflowStarted, started_of
 from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
@@ -156,7 +156,8 @@ class WorkflowTasks:
             after = events[-1].sequence if events else 0
             self._read(_leased_task(lease), after, lambda rest: self._begin_cold(lease, events + rest, fetch=False))
             return
-        started = next(entry.event for entry in events if isinstance(entry.event, WorkflowStarted))
+        started = started_of(events)
+        assert started is not None, "a history begins with the start of its run"
         self._show(self._assignment(lease, started), events, len(events), events[-1].sequence, None)
 
     def _read(self, task: LeasedTask, after: int, then: Callable[[list[Recorded]], None]) -> None:

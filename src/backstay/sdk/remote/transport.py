@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.message import Refused
 from backstay.link import http
 from backstay.link.call_batcher import CallBatcher
 from backstay.link.http import LIMIT, HttpClient, Lost, NotHttp, Reply
+from backstay.link.replies import damage_in
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.protocol import schedules, streams
@@ -145,7 +145,7 @@ class HttpTransport:
                 ended = await self._send(patience.fitted(request), patience)
             except NoAnswer as why:
                 raise TimeoutError(
-                    f"workflow {request.workflow_id!r} has not ended as far as is known: no answer from {self} ({why});"
+                    f"no answer from {self} ({why}), so it is unknown whether workflow {request.workflow_id!r} has ended;"
                     " wait again with handle.result()"
                 ) from None
             if ended.status is not None or patience.over:
@@ -270,7 +270,7 @@ class HttpTransport:
             raise refused or errors.ServerUnreachable(self.access.url, why)
         if not self._away:
             self._away = True
-            log.warning("no answer from %s (%s); what waits for it goes on waiting", self, why)
+            log.warning("no answer from %s (%s); callers that wait for it keep waiting", self, why)
 
     def _is_back(self) -> None:
         self._away = False
@@ -325,11 +325,11 @@ def refusal(reply: Reply, access: Access) -> Exception:
         reply.status == 404 and reason in ("route_not_found", "unknown_verb")
     ):
         return errors.ServerTooOld(access.url, message)
-    if reason == "history_damaged":
-        whose = {"workflow_id": said.get("workflow_id"), "run_id": said.get("run_id")}
-        return HistoryDamaged(0, int(said.get("sequence", 0)), str(said.get("damage", "")), **whose)
+    damage = damage_in(said)
+    if damage is not None:
+        return damage
     if not reason:
-        return errors.ServerUnreachable(access.url, f"what answers there (HTTP {reply.status}) is no Backstay server")
+        return errors.ServerUnreachable(access.url, f"the server there (HTTP {reply.status}) is not a Backstay server")
     return errors.RequestRefused(reason, message)
 
 
@@ -341,7 +341,7 @@ def said_by(reply: Reply) -> dict[str, Any]:
 
 
 def _elsewhere(reply: Reply) -> bool:
-    """Return whether another server can do what this one cannot; a new connection may lead to it."""
+    """Return whether another server can answer instead of this one; a new connection may lead to it."""
     return reply.status == 503 and said_by(reply).get("reason") == "engine_elsewhere"
 
 

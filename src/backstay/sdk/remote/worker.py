@@ -6,7 +6,7 @@
     Worker("http://127.0.0.1:8080", [order, charge], token="...").run()      # until SIGTERM or Ctrl-C
 
 Closing drains the worker: running work is finished and reported, and no new task is taken. If the server restarts or is
-killed, the worker waits for it and then reports what was done meanwhile.
+killed, the worker waits for it and then reports its results.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Generator, Iterable
-from types import TracebackType
-from typing import Any, Self, TypedDict, Unpack
+from queue import SimpleQueue
+from types import FrameType, TracebackType
+from typing import Any, Self, TypedDict, Unpack, cast
 
 from backstay import collector
 from backstay.kernel.machine import Machine
@@ -49,7 +51,7 @@ FIRST_OPEN = 10.0  # seconds that a worker waits for a server when it starts
 
 
 class WorkerOptions(TypedDict, total=False):
-    """Options of `Worker` and `AsyncWorker`; `AsyncWorker` says what they mean."""
+    """Options of `Worker` and `AsyncWorker`; `AsyncWorker` explains them."""
 
     queue: str
     queues: Iterable[str]
@@ -101,7 +103,7 @@ class AsyncWorker:
         `queue`, or `queues` for several: the task queues that it polls, by default `default`. `threads`, `async_tasks` and
         `workflow_tasks`: how many `def` activities, `async def` activities and workflow tasks it runs at the same time.
         `live`: how many runs keep their code in memory between tasks. `drain`: seconds that running work has to end when the
-        worker closes. `guard`: what happens with calls that a replay could not repeat. `shims`: answer clocks and random
+        worker closes. `guard`: the reaction to calls that a replay could not repeat. `shims`: answer clocks and random
         numbers from the run. `workflow_deadline`: seconds after which workflow code that does not wait is interrupted; None
         for no limit. `compatibility`: the build id of this worker, for rollouts. `compatibility_namespace`: the app of this worker, if several
         share one database; by default that of the server. `worker_id`: its name, by default a new one.
@@ -344,29 +346,38 @@ async def _until_signalled(worker: AsyncWorker, ready: Callable[[], None]) -> No
 def _signals(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, worker: AsyncWorker) -> Generator[None]:
     """Handle signals: SIGTERM or Ctrl-C drains, a second Ctrl-C stops waiting, a third ends the process at once.
 
-    These are Python's own signal handlers. Handlers of the loop would have to wait for workflow code that never ends. Such code
-    also keeps the loop from draining, so one SIGTERM would never end the process. Therefore faulthandler ends it, with the
-    tracebacks of all threads, some time after the drain should have ended. Its timer needs neither the GIL, which such code
-    may hold, nor a lock of Python's, which the interrupted code may hold.
+    Handlers of the loop would have to wait for workflow code that never ends. A handler in Python may get the exception with
+    which the watchdog interrupts such code, and the signal would be lost. So the handler is the `put` of a queue, which is C
+    and may be called at any moment, and a thread handles the signal.
+
+    Code that never ends also keeps the loop from draining, so one SIGTERM would never end the process. Therefore faulthandler
+    ends it, with the tracebacks of all threads, some time after the drain should have ended. Its timer does not need the GIL,
+    which such code may hold.
     """
-    requests = 0
+    signals: SimpleQueue[int | None] = SimpleQueue()
 
-    def on_signal(number: int, _: object) -> None:
-        nonlocal requests
-        if not requests:
-            faulthandler.dump_traceback_later(worker.drain + DRAIN_GRACE, exit=True, file=2)
-        requests = requests + 1 if number == signal.SIGINT else max(requests, 1)
-        if requests > 2:
-            os.write(2, b"ended by the third Ctrl-C; what was running is done again\n")
-            os._exit(128 + number)
-        loop.call_soon_threadsafe(stop.set)
-        if requests > 1:
-            loop.call_soon_threadsafe(worker.hurry)
+    def act() -> None:
+        requests = 0
+        while (number := signals.get()) is not None:
+            if not requests:
+                faulthandler.dump_traceback_later(worker.drain + DRAIN_GRACE, exit=True, file=2)
+            requests = requests + 1 if number == signal.SIGINT else max(requests, 1)
+            if requests > 2:
+                os.write(2, b"ended by the third Ctrl-C; what was running is done again\n")
+                os._exit(128 + number)
+            loop.call_soon_threadsafe(stop.set)
+            if requests > 1:
+                loop.call_soon_threadsafe(worker.hurry)
 
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
+    thread = threading.Thread(target=act, name="backstay-signals", daemon=True)
+    thread.start()
+    put = cast(Callable[[int, FrameType | None], None], signals.put)  # the frame counts as `block`, which `put` ignores
+    before = {number: signal.signal(number, put) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
         for number, handler in before.items():
             signal.signal(number, handler)
+        signals.put(None)
+        thread.join()
+        faulthandler.cancel_dump_traceback_later()

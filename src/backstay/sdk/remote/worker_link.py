@@ -4,17 +4,18 @@
 its `host`, and the reports of the host come back to its queue.
 
 Reports that arise while a request is out are sent together in the next one. If a poll or a report request fails, the whole
-link is given up: the worker opens another one, says which tasks it holds, and sends unanswered reports again.
+link is given up: the worker opens another one, lists its tasks, and sends unanswered reports again.
 
 **Why the whole link is given up.** When a request fails, the worker cannot know whether the server has read it, nor
-whether tasks were on their way back. Repeating single requests would need a record of replies on the server. Instead the
-next link begins with the tasks that the worker works on (`RemoteHost.held_tasks`), and the server releases every other lease
-of this worker. Unanswered reports are sent again, in their order and marked `again`, so the server looks in history before it
-decides them. That is safe for results, which history knows by task and attempt. It is not safe for what code did ahead of the
-server, because the run may have moved since: that part is left out, and the code is dropped (`Reports.prepare_resend`).
-Without the mark the server would refuse a result that it has recorded; without the list, tasks would be lost with their
-response. Tests:
-`tests/remote/test_losses.py`; mutants "what is out is lost with its connection", "a worker keeps what it does not hold".
+whether tasks were on their way back. Repeating single requests would need a record of replies on the server. Instead
+the next link begins with the tasks that the worker works on (`RemoteHost.held_tasks`), and the server releases every
+other lease of this worker. Unanswered reports are sent again, in their order and marked `again`, so the server looks in
+history before it decides them. That is safe for results, which history knows by task and attempt. It is not safe for
+what code did ahead of the server, because the run may have moved since: that part is left out, and the code is dropped
+(`Reports.prepare_resend`). Without the mark the server would refuse a result that it has recorded; without the list,
+tasks would be lost with their response. A reply with tasks that was on its way while this process was suspended counts
+as lost (`standstill.py`). Tests: `tests/remote/test_losses.py`; mutants "what is out is lost with its connection", "a
+worker keeps what it does not hold".
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from backstay.kernel.command import Command, command_type
+from backstay.kernel.features.start import AdoptDefinition
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Block
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("backstay.worker")
 
 ANSWER = 60.0  # seconds to wait for the response to a request, beside the time it is parked
+ADOPT = command_type(AdoptDefinition)
 OUR_COMMANDS = frozenset(command_type(kind) for kind in Machine().commands)
 RESEND_AFTER = 0.5  # seconds until a report is sent again that the server could not commit
 RELIEVED = 1.0  # seconds without a link after which its reports go by other links
@@ -82,9 +85,9 @@ class ServerLink:
         self._reports = ReportQueue()
         self._renew_at = 0.0  # loop time of the next poll that names the held tasks
         self._pause = PAUSES[0]
-        self._leaving = False  # the server has said that it stops
+        self._leaving = False  # the server has announced that it stops
         self._roll_call = False  # the server wants to know which tasks are held
-        self._telling = asyncio.Event()  # there are slots to be told
+        self._telling = asyncio.Event()  # there are slots to report
         self.lost = 0  # how many times the link was lost
 
     @property
@@ -101,6 +104,10 @@ class ServerLink:
     def _drop_unsupported(self, pending: PendingReport) -> None:
         """Change a report with commands that the server does not know, because it is older than this SDK."""
         report = pending.report
+        if isinstance(report, wire.TaskDone) and ADOPT in self._unsupported:
+            # The run keeps the definition that it was started with. Versions that the code has taken are steps of history.
+            own = [command for command in report.commands if not isinstance(command, AdoptDefinition)]
+            report = pending.report = replace(report, commands=own)
         match report:
             case wire.AttemptDone(resumed=wire.Resumed(commands=commands)) if self._unsupported_in(commands):
                 self.host.reports.prepare_resend(
@@ -171,8 +178,9 @@ class ServerLink:
         slots = links.slots_for(self, way)
         opening = links.open_request(slots)
         if links.is_shared:
-            known = None if way.to is None else links.database
-            opening = replace(opening, total=links.total, elsewhere=others, database=known)
+            opening = replace(opening, total=links.total, elsewhere=others)
+        if way.to is not None:
+            opening = replace(opening, named_by=links.named_by)
         try:
             reply = await self._http.post(wire.OPEN, wire.encode(replace(opening, holding=[*mine, *orphans])), ANSWER)
         except NotHttp as strange:
@@ -259,7 +267,7 @@ class ServerLink:
             await self._exchange([], 0)  # if this request fails, the next poll says it
 
     async def close(self, stays: bool = False) -> None:
-        """`stays`: another link is closed later, which says that the worker is gone."""
+        """`stays`: another link is closed later and reports that the worker is gone."""
         body = wire.encode(wire.Closing(worker_id=self.host.executor.owner, station=self.id, stays=stays))
         try:
             await self._http.post(wire.CLOSE, body, 5.0)
@@ -283,7 +291,7 @@ class ServerLink:
             await self._exchange(self._reports.next_batch(), 0)
 
     async def _tell(self) -> None:
-        """Say at once what the next poll would say too late: which slots the node has, or which tasks are held."""
+        """Send at once what the next poll would send too late: the slots of the node, or the running tasks."""
         while True:
             await self._telling.wait()
             self._telling.clear()
@@ -305,6 +313,7 @@ class ServerLink:
         body = self._body(batch, wait)
         if body is None:
             return await self._exchange_halves(batch)
+        standstills = self._links.standstill.count
         reply = await self._http.post(wire.EXCHANGE, body, ANSWER + wait)
         if reply.status == 413 and len(batch) > 1:
             return await self._exchange_halves(batch)
@@ -314,6 +323,9 @@ class ServerLink:
             exchanged = wire.decode_exchanged(reply.body)
         except ValueError as error:
             raise Reset(f"its reply cannot be read: {error}") from None
+        if exchanged.deliveries and self._links.standstill.since(standstills):
+            # These tasks may be another worker's by now. The next link asks: it names the tasks that this worker holds.
+            raise Reset("this process stood still")
         self._on_answers(batch, exchanged.answers)
         self._on_deliveries(exchanged)
         if exchanged.roll_call:

@@ -10,18 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
 from backstay.codec import avro
+from backstay.codec.errors import PayloadError
 from backstay.codec.from_plain import convert
+from backstay.codec.typenames import allows_null
 from backstay.codec.values import dumps
+from backstay.kernel import contract
 from backstay.kernel.command import Command
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.child import SignalChildFromUpdate
 from backstay.kernel.features.condition import OpenConditionWait, SatisfyConditionWait, TimeOutConditionWait
 from backstay.kernel.features.signal import ApplySignal, SignalReceived
+from backstay.kernel.features.signal_rejection import INVALID, UNKNOWN, RejectSignal, SignalRejected
 from backstay.kernel.features.timer import TimerFired
 from backstay.kernel.features.update import (
     CompleteUpdate,
@@ -32,7 +37,7 @@ from backstay.kernel.features.update import (
 )
 from backstay.kernel.limits import over_count
 from backstay.kernel.task import Block
-from backstay.sdk.author.handlers import HandlerMethod, Handlers
+from backstay.sdk.author.handlers import HandlerMethod, Handlers, Signal
 from backstay.sdk.errors import DurableCallRefused, Evicted
 from backstay.sdk.replay import workflow_greenlet as greenlets
 from backstay.sdk.replay.live_run import LiveRun
@@ -78,9 +83,7 @@ def _to_its_end(what: str, result: Any) -> Any:
     except StopIteration as stop:
         return stop.value
     result.close()
-    raise DurableCallRefused(
-        f"{what} waits for something; a handler runs to its end, so do that in the workflow's body"
-    )
+    raise DurableCallRefused(f"{what} waits, which a handler must not do; wait in the workflow's body")
 
 
 def call_member(
@@ -104,39 +107,120 @@ _NONE = Handlers()
 
 
 class Mailbox:
-    """Signals that no wait has consumed yet (`letters`), and open waits for signals (`readers`), by signal name."""
+    """Signals that no wait has consumed yet (`letters`), and open waits for signals (`readers`), by signal name.
+
+    `rejected`: the signals that the events `looked_at` reject.
+    """
 
     def __init__(self) -> None:
         self.letters: dict[str, deque[tuple[str, bytes | None]]] = {}
         self.readers: dict[str, deque[tuple[int, Callable[[Any], None]]]] = {}
+        self.rejected: frozenset[str] = frozenset()
+        self.looked_at: object = None
+
+    def rejects(self, live_run: LiveRun, event: SignalReceived) -> bool:
+        """Return whether history says, further on, that this signal did not fit the code. Code never sees such a signal."""
+        ahead = live_run.ahead
+        if self.looked_at is not ahead:
+            rejections = (entry.event for entry in copy(ahead) if isinstance(entry.event, SignalRejected))
+            self.looked_at, self.rejected = ahead, frozenset(one.signal_id for one in rejections)
+        return event.signal_id in self.rejected
 
 
 def on_signal(live_run: LiveRun, entry: Recorded) -> None:
     event = entry.event
     assert isinstance(event, SignalReceived)
-    if live_run.closing is not None:
-        return
-    member = handlers_of(live_run).signals.get(event.signal_name)
-    if member is not None:
-        ran = call_member(live_run, member, event.arguments)
-        if ran.error is not None:
-            # The run did nothing wrong. The task fails and is tried again, in the end with corrected code.
-            live_run.block = Block(
-                message=f"signal {event.signal_name!r} could not be applied: {type(ran.error).__name__}: {ran.error}",
-                type=type(ran.error).__name__,
-                reason="signal_handler_failed",
-            )
-            return
-        live_run.drain()
-        return
     mailbox = live_run.part(Mailbox)
+    if live_run.closing is not None or mailbox.rejects(live_run, event):
+        return
+    handlers = handlers_of(live_run)
+    member = handlers.signals.get(event.signal_name)
+    if member is not None:
+        _handle(live_run, member, event)
+        return
+    channel = handlers.channels.get(event.signal_name)
+    if not live_run.replaying and (misfit := _misfit(live_run, channel, event)) is not None:
+        live_run.leading = [*live_run.leading, misfit]
+        return
+    arguments = event.arguments if channel is None else delivered(channel, event.arguments)
     readers = mailbox.readers.get(event.signal_name)
     if not readers:
-        mailbox.letters.setdefault(event.signal_name, deque()).append((event.signal_id, event.arguments))
+        mailbox.letters.setdefault(event.signal_name, deque()).append((event.signal_id, arguments))
         return
     step, answer = readers.popleft()
-    answer(consume_signal(live_run, step, event.signal_id, event.arguments))
+    answer(consume_signal(live_run, step, event.signal_id, arguments))
     live_run.drain()
+
+
+def _handle(live_run: LiveRun, member: HandlerMethod[Any, Any], event: SignalReceived) -> None:
+    fits = False
+
+    def call() -> Any:
+        nonlocal fits
+        args, kwargs = member.unpack(event.arguments or _NO_ARGUMENTS)
+        fits = True
+        return member.bind(live_run.instance)(*args, **kwargs)
+
+    ran = run_handler(live_run, Readonly(f"signal {event.signal_name!r}"), call)
+    if ran.error is None:
+        live_run.drain()
+    elif not fits and not live_run.replaying:
+        live_run.leading = [*live_run.leading, _invalid(event, member.contract(), ran.error)]
+    else:
+        # The run did nothing wrong. The task fails and is tried again, in the end with corrected code.
+        live_run.block = Block(
+            message=f"signal {event.signal_name!r} could not be applied: {type(ran.error).__name__}: {ran.error}",
+            type=type(ran.error).__name__,
+            reason="signal_handler_failed",
+        )
+
+
+_NO_ARGUMENTS = avro.encode([])
+_NULL = avro.encode([None])
+
+
+def delivered(channel: Signal[Any], arguments: bytes | None) -> bytes | None:
+    """Return the value that a wait for this channel reads. Without a value it is null if the type has null, as the
+    contract says."""
+    if arguments not in (None, _NO_ARGUMENTS) or channel.type is Any or not allows_null(channel.type):
+        return arguments
+    return _NULL
+
+
+def _misfit(live_run: LiveRun, channel: Signal[Any] | None, event: SignalReceived) -> RejectSignal | None:
+    """Return the rejection of a signal without a handler that no wait of the code can take.
+
+    Such a signal was accepted because the run had no contract then, or that of other code; or because a class in the code
+    wants more than a contract can say.
+    """
+    if channel is None:
+        adopts = live_run.adopts
+        declared = live_run.assignment.started.declared_signals if adopts is None else adopts.signals
+        if declared is None or event.signal_name in declared:
+            return None
+        return RejectSignal(signal_id=event.signal_id, rejection_reason=UNKNOWN)
+    wanted = channel.type
+    if wanted is Any:
+        return None
+    # The contract is stricter than the conversion: `Signal[int]` takes no null, and one value only.
+    if errors := contract.check(channel.contract(), _positional(event.arguments)):
+        return RejectSignal(signal_id=event.signal_id, rejection_reason=INVALID, validation_errors=errors)
+    value = delivered(channel, event.arguments)
+    ran = run_handler(live_run, Readonly(f"signal {channel.name!r}"), lambda: typed(plain_value(value), wanted))
+    return None if ran.error is None else _invalid(event, channel.contract(), ran.error)
+
+
+def _positional(arguments: bytes | None) -> list[Any]:
+    values: Any = [] if arguments is None else avro.decode(arguments)
+    return cast(list[Any], values) if isinstance(values, list) else [values]
+
+
+def _invalid(event: SignalReceived, declared: contract.Contract, error: BaseException) -> RejectSignal:
+    errors = contract.check(declared, _positional(event.arguments))
+    said = error.problem if isinstance(error, PayloadError) else str(error)
+    return RejectSignal(
+        signal_id=event.signal_id, rejection_reason=INVALID, validation_errors=errors or {contract.SURPLUS: [said]}
+    )
 
 
 def consume_signal(live_run: LiveRun, step: int, signal_id: str, arguments: bytes | None) -> Any:

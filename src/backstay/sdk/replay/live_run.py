@@ -1,11 +1,12 @@
 """A live run: the code of one run in memory, driven by its history. Pure: events in, commands out, no I/O.
 
-**How replay feeds the code.** History is applied one event at a time, and after each the code runs until all of its greenlets
-wait. That is also what happened when the code was live, event by event, so a cold replay makes the same calls in the same
-order, however many branches there are. Were two events applied before the code runs, a `race` or two branches could see them
-in another order than the live code did, and take their next steps in another order. What the code decided is recorded with
-`decided_after`, the last event it had seen then; `_in_order` puts it back there, because other events may have been recorded
-in between. `tests/sdk/test_replay_laws.py` compares live code with a cold replay of every prefix of its history.
+**How replay feeds the code.** History is applied one event at a time, and after each the code runs until all of its
+greenlets wait. That is also what happened when the code was live, event by event, so a cold replay makes the same calls
+in the same order, however many branches there are. Were two events applied before the code runs, a `race` or two
+branches could see them in another order than the live code did, and take their next steps in another order. Decisions
+of the code are recorded with `decided_after`, the last event it had seen then; `event_order.py` puts it back there,
+because other events may have been recorded in between. `tests/sdk/test_replay_laws.py` compares live code with a cold
+replay of every prefix of its history.
 
 **Steps.** A durable call takes the next step number. If history has that step, its shape must match, and a mismatch *blocks*:
 the greenlet is parked, nothing is thrown into the author's code, and the run stays open for code that fits. If history has
@@ -27,13 +28,8 @@ from backstay.kernel.command import Command
 from backstay.kernel.event import Event, Recorded, StepEvent
 from backstay.kernel.failure import Handled
 from backstay.kernel.feature import Outcome
-from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.features.workflow_task import (
-    SEEN_BY_NEXT_TASK,
-    WorkflowAssignment,
-    replay_position,
-    seen_by_next_task,
-)
+from backstay.kernel.features.start import AdoptDefinition, RecordedDefinition, WorkflowStarted
+from backstay.kernel.features.workflow_task import WorkflowAssignment, seen_by_next_task
 from backstay.kernel.machine import Machine
 from backstay.kernel.state import PartOf, Parts
 from backstay.kernel.task import Block
@@ -41,6 +37,7 @@ from backstay.kernel.values import Micros
 from backstay.runtime_hooks import collector
 from backstay.sdk.errors import DurableCallRefused, Evicted
 from backstay.sdk.replay import workflow_greenlet as greenlets
+from backstay.sdk.replay.event_order import in_order, simultaneous
 from backstay.sdk.replay.handled_failures import DeliveredFailures
 from backstay.sdk.replay.operation import CANCEL, REQUESTED, LocalActivityPlaceholder, Operation, asked_for, stopped
 from backstay.sdk.replay.recorded_steps import RecordedStep, RecordedSteps
@@ -52,7 +49,7 @@ _CLOSURE = Readonly(
 
 
 class Reactions(NamedTuple):
-    """What live code does with events from outside (`by_event`), and after all events of a task were applied (`settle`)."""
+    """The reactions of live code to events from outside (`by_event`), and after all events of a task (`settle`)."""
 
     by_event: Mapping[type[Event], Callable[[LiveRun, Recorded], None]]
     settle: Callable[[LiveRun], None]
@@ -68,9 +65,10 @@ NO_REACTIONS = Reactions({}, _nothing_to_settle)
 class LiveRun:
     """The code of one run in memory: its greenlets, the steps they wait for, and the commands they have made."""
 
-    # -- hot path: a `LiveRun` is made for every run. What most runs never set is a default of the class, so `__init__` sets
-    # 17 attributes instead of 44. On CPython 3.11 that takes 0.8 µs instead of 3.4, and 296 bytes of dictionary instead of
-    # 1,584, because more than 30 attributes lose the compact form. `bench/hello.py` shows both: CPU for a workflow, memory of runs that wait.
+    # -- hot path: a `LiveRun` is made for every run. Attributes that most runs never set are defaults of the class, so
+    # `__init__` sets 17 attributes instead of 44. On CPython 3.11 that takes 0.8 µs instead of 3.4, and 296 bytes of
+    # dictionary instead of 1,584, because more than 30 attributes lose the compact form. `bench/hello.py` shows both:
+    # CPU for a workflow, memory of runs that wait.
     now: Micros = 0
     clock_read = False  # whether the code has read the time; `EagerResume` clears it
     instance: Any = None  # the object of a workflow class
@@ -79,6 +77,8 @@ class LiveRun:
     owed: WorkflowGreenlet | None = None  # the greenlet that gets a cancellation at its next wait
     looking = False  # only for a query or a check: nothing new is recorded or run
     answer: Sequence[Command] = ()  # the commands that answer the update of this task
+    leading: Sequence[Command] = ()  # the commands that its next report begins with
+    adopts: RecordedDefinition | None = None  # its own definition, if the run has none of its own yet
     position = 0  # number of the last event applied
     consumed = 0  # how many events were applied; less than `position` while some are left for a later task
     started: WorkflowStarted | None = None
@@ -88,7 +88,7 @@ class LiveRun:
     abandoned = False
     threaded = False  # its code runs on the workflow thread
     replaying = False
-    guard = "off"  # what happens with calls that a replay could not repeat
+    guard = "off"  # the reaction to calls that a replay could not repeat
     closing: Command | None = None
     ended_at: int | None = None  # number of the event that ended the code; later ones were not applied
     fatal: BaseException | None = None
@@ -136,13 +136,13 @@ class LiveRun:
         Up to `cursor` this is repetition: an earlier task has run the same code, and logs stay silent.
         """
         # An event reaches the code in one of three ways: as the answer to a step it waits for (`outcomes`), as something that
-        # happens to it (`reactions`), or as its beginning. All others are records of what the engine did.
+        # happens to it (`reactions`), or as its beginning. All others are records of the engine.
         if events:
             last = events[-1].sequence
             if last > self.position:
                 self.position = last
             self.consumed += len(events)
-        events = self._in_order(events)
+        events = in_order(events, self.machine.step_kinds, self.step, self._note)
         outcomes = self.machine.outcomes
         reactions = self.reactions.by_event
         self._ahead = ahead = iter(events)
@@ -207,7 +207,19 @@ class LiveRun:
         commands, self.commands = self.commands, []
         if self.closing is not None:
             commands.append(self.closing)
+        if self.leading:
+            commands[:0] = self.take_leading()
         return commands, self.delivered.handled(self.fatal, commands) if DeliveredFailures in self.parts else []
+
+    def take_leading(self) -> Sequence[Command]:
+        """Return the commands that come before all others in the report of a task."""
+        leading, self.leading = self.leading, ()
+        return leading
+
+    def adopt(self, definition: RecordedDefinition) -> None:
+        """Record the definition of this code as that of the run, which has decided nothing yet, with its first report."""
+        self.adopts = definition
+        self.leading = [AdoptDefinition(definition=definition)]
 
     @property
     def delivered(self) -> DeliveredFailures:
@@ -219,18 +231,13 @@ class LiveRun:
         self.abandoned = True
         self._waiting.clear()
         self._runnable.clear()
+        unwind = greenlets.at_once if self.block is None else greenlets.park
         if self._suspended:
             suspended, self._suspended = self._suspended, set()
             for greenlet in suspended:
-                if self.block is not None:
-                    greenlets.park(partial(greenlets.give_up, greenlet))
-                else:
-                    greenlets.give_up(greenlet)
+                unwind(partial(greenlets.give_up, greenlet))
         if self.loop is not None or self.instance is not None or self.fatal is not None:
-            if self.block is not None:
-                greenlets.park(partial(greenlets.run, self, self._leave_nothing))
-            else:
-                greenlets.run(self, self._leave_nothing)
+            unwind(partial(greenlets.run, self, self._leave_nothing))
 
     def freeze(self, block: Block) -> None:
         """Keep interrupted code as it is, for ever: unwinding it could hang again."""
@@ -274,7 +281,8 @@ class LiveRun:
             raise
 
     def _last_word(self, greenlet: WorkflowGreenlet) -> Outcome:
-        """Wait for a step that was told to stop. If it stops, raise the cancellation here, otherwise at the next wait."""
+        """Wait for a step that got a cancel request. If it stops, raise the cancellation here, otherwise at the next
+        wait."""
         outcome = self.suspend(greenlet)
         if stopped(outcome):
             raise CancelledError
@@ -302,18 +310,13 @@ class LiveRun:
         return self.suspend(greenlet)
 
     def simultaneous(self) -> Iterator[tuple[int, Outcome | None]]:
-        """Yield (step, outcome) of the events after the one being applied that were recorded at the same moment.
+        """Return (step, outcome) of the events after the one being applied that were recorded at the same moment."""
+        return simultaneous(copy(self._ahead), self.read_clock, self.machine.outcomes)
 
-        Ends at a decision of the code, which was made without the later events.
-        """
-        for entry in copy(self._ahead):
-            if entry.at != self.read_clock() or (
-                entry.context.decided_after is not None and not seen_by_next_task(entry.event)
-            ):
-                return
-            rule = self.machine.outcomes.get(type(entry.event))
-            if rule is not None:
-                yield entry.event.sequence, rule(entry.event)  # type: ignore[attr-defined]
+    @property
+    def ahead(self) -> Iterator[Recorded]:
+        """The events after the one being applied. The same object while the same events are being applied."""
+        return self._ahead
 
     def read_clock(self) -> Micros:
         """Return the code's time, and note that the code has read it: eager resume is not possible then."""
@@ -339,13 +342,9 @@ class LiveRun:
         """Make a durable call that does not wait. Return its recorded outcome, or add the command of `decide` and return None."""
         self._check(current_greenlet())
         self.step = step = self.step + 1
-        known = self._recorded.asked(step, operation) if self._recorded else None
-        if known is not None:
-            self._guard(step, operation, known)
-            if known.outcome is not None:
-                return known.outcome
-        elif self._recorded:
-            self._guard_hole(step, operation)
+        known = self._compared(self._recorded, step, operation) if self._recorded else None
+        if known is not None and known.outcome is not None:
+            return known.outcome
         if self.looking:
             self._halt()
         try:
@@ -450,26 +449,24 @@ class LiveRun:
             operation.check(self)
         self._check(greenlet)
         self.step = step = self.step + 1
-        known = self._recorded.asked(step, operation) if self._recorded else None
-        if known is not None:
-            self._guard(step, operation, known)
-        else:
-            if self._recorded:
-                self._guard_hole(step, operation)
+        known = self._compared(self._recorded, step, operation) if self._recorded else None
+        if known is None:
             self.commands.append(operation.command(step))
         return step
 
-    def _guard(self, step: int, operation: Operation, known: RecordedStep) -> None:
-        assert self._recorded is not None, "something is known of this step"
-        block = self._recorded.compare(step, operation, known)
-        if block is not None:
-            self.park(block)
+    def _note(self, entry: Recorded, event: StepEvent) -> None:
+        """Note an event of a step that the code has not taken yet."""
+        if self._recorded is None:
+            self._recorded = RecordedSteps(self.machine, self.fingerprint)
+        self._recorded.note(entry, event)
 
-    def _guard_hole(self, step: int, operation: Operation) -> None:
-        assert self._recorded is not None, "something is known of other steps"
-        block = self._recorded.hole(step, operation)
+    def _compared(self, recorded: RecordedSteps, step: int, operation: Operation) -> RecordedStep | None:
+        """Return what history has of a step. The run is blocked if the code takes another step than history has."""
+        known = recorded.asked(step, operation)
+        block = recorded.hole(step, operation) if known is None else recorded.compare(step, operation, known)
         if block is not None:
             self.park(block)
+        return known
 
     def _begin(self, started: WorkflowStarted) -> None:
         self.started = started
@@ -485,31 +482,6 @@ class LiveRun:
             waiter(outcome)
         if self._runnable:
             self.drain()
-
-    def _in_order(self, events: list[Recorded]) -> list[Recorded]:
-        """Return the events in the order in which the code gets them, and note the steps that it has not taken yet.
-
-        There are such steps in a cold replay, and after a completion whose answer was lost.
-        """
-        steps = self.machine.step_kinds
-        step = self.step
-        last = 0
-        ordered = True
-        for entry in events:
-            event = entry.event
-            kind = type(event)
-            if kind in steps and event.sequence > step:  # type: ignore[attr-defined]
-                if self._recorded is None:
-                    self._recorded = RecordedSteps(self.machine, self.fingerprint)
-                self._recorded.note(entry, event)  # type: ignore[arg-type]
-            after = entry.context.decided_after
-            if after is None or (kind in SEEN_BY_NEXT_TASK and seen_by_next_task(event)):
-                last = entry.sequence  # never less: events arrive in the order of history
-            elif after < last:
-                ordered = False
-            else:
-                last = after
-        return events if ordered else sorted(events, key=replay_position)
 
 
 def local_activity(event: Any) -> bool:

@@ -25,7 +25,7 @@ def asked_for(error: CancelledError) -> bool:
 
 
 def stopped(outcome: Outcome) -> bool:
-    """Return whether a step ended because it was told to stop."""
+    """Return whether a step ended because of a cancel request."""
     return isinstance(outcome, Thrown) and outcome.category == "cancelled"
 
 

@@ -9,11 +9,11 @@ from backstay.codec.errors import PayloadError
 from backstay.codec.values import dumps
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.child import ChildRunStarted
-from backstay.kernel.features.start import WorkflowStarted
-from backstay.kernel.features.workflow_task import WorkflowAssignment, replay_position
+from backstay.kernel.features.start import started_of
+from backstay.kernel.features.workflow_task import WorkflowAssignment, query_refusal, replay_position
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
-from backstay.kernel.task import Block, Task
+from backstay.kernel.task import Task
 from backstay.protocol.commands import Inquiry
 from backstay.sdk.author.child import shown
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
@@ -59,7 +59,8 @@ def _answer(live_run: LiveRun, inquiry: Inquiry, unmet: list[Recorded]) -> Any:
 def replayed(
     machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
 ) -> LiveRun:
-    """Return a live run that was replayed up to what the run's tasks have seen, for reading only. The caller drops it."""
+    """Return a live run that was replayed up to the last event of the run's tasks, for reading only. The caller drops
+    it."""
     horizon = _horizon(inquiry, history)
     live_run = LiveRun(
         machine,
@@ -96,12 +97,12 @@ def answer_from(
         return Refused("query_rejected", f"the run could not be replayed: {error}")
     try:
         if live_run.block is not None:
-            return _blocked(live_run.block)
+            return query_refusal(live_run.block)
         if live_run.instance is None and definition.is_class:
             # No task has run yet, so the state is that of a new object of the class.
             made = run_handler(live_run, Readonly(f"{definition.class_name}()"), definition.target)
             if made.error is not None:
-                return Refused("query_rejected", f"its class could not be made: {made.error!r}")
+                return Refused("query_rejected", f"its class could not be instantiated: {made.error!r}")
             live_run.instance = made.value
         horizon = _horizon(inquiry, history)
         moved = [
@@ -144,7 +145,8 @@ def _objection(live_run: LiveRun, inquiry: Inquiry) -> str | None:
 
 
 def _assignment(inquiry: Inquiry, history: list[Recorded], horizon: int) -> WorkflowAssignment:
-    started = next(entry.event for entry in history if isinstance(entry.event, WorkflowStarted))
+    started = started_of(history)
+    assert started is not None, "a history begins with the start of its run"
     return WorkflowAssignment(
         task=Task(
             id="",
@@ -166,13 +168,4 @@ def _assignment(inquiry: Inquiry, history: list[Recorded], horizon: int) -> Work
         started=started,
         last_sequence=horizon,
         cursor=horizon,
-    )
-
-
-def _blocked(block: Block) -> Refused:
-    return Refused(
-        "query_rejected",
-        f"the run cannot be replayed with this code: {block.message}",
-        query_blocked_reason="workflow_replay_blocked",
-        replay_blocked_reason=block.reason,
     )

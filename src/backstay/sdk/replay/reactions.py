@@ -1,4 +1,4 @@
-"""The table of reactions: what live code does with each event that reaches it from outside."""
+"""The table of reactions of live code to events from outside."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def settle(live_run: LiveRun) -> None:
     """Apply the update of the task, or evaluate conditions, after all events of a task were applied.
 
     Local activities are part of what an ordinary task does, so conditions come after them. The task of an update does none
-    of that: whatever its code has asked for is left to the ordinary task that follows.
+    of that: the commands of its code are left to the ordinary task that follows.
     """
     task = live_run.assignment.task
     if task.history_limit is None:

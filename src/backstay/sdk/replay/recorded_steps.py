@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from backstay.kernel.event import Recorded, StepEvent
 from backstay.kernel.feature import Outcome, Shape
 from backstay.kernel.machine import Machine
-from backstay.kernel.task import Block
+from backstay.kernel.task import NO_HISTORY, Block
 
 if TYPE_CHECKING:
     from backstay.sdk.replay.operation import Operation
 
 TOPOLOGY = "parallel all barrier matching current topology"
-NO_HISTORY = "no typed history"
 
 
 class RecordedStep(NamedTuple):

@@ -99,7 +99,10 @@ class WorkflowGreenlet(greenlet.greenlet):
 
 def current_run() -> LiveRun | None:
     """Return the run whose code is executing, or None outside workflow code."""
-    greenlet = getcurrent()
+    try:
+        greenlet = getcurrent()
+    except RuntimeError:
+        return None  # the interpreter is ending, and no workflow code with it
     return greenlet.live_run if type(greenlet) is WorkflowGreenlet else None
 
 
@@ -112,7 +115,11 @@ def required_run(what: str) -> LiveRun:
 
 
 def current_greenlet() -> WorkflowGreenlet | None:
-    greenlet = getcurrent()
+    """Return the greenlet whose code is executing, or None outside workflow code."""
+    try:
+        greenlet = getcurrent()
+    except RuntimeError:
+        return None  # as above: a finalizer may still call an activity, which is a plain function there
     return greenlet if type(greenlet) is WorkflowGreenlet else None
 
 
@@ -217,6 +224,11 @@ def refuse() -> None:
 def keep_for_ever(thing: object) -> None:
     """Never let this be collected: suspended coroutines in it would run their `finally` blocks then."""
     _kept.append(thing)
+
+
+def at_once(unwind: Callable[[], object]) -> None:
+    """Unwind dropped code now."""
+    unwind()
 
 
 def park(unwind: Callable[[], object]) -> None:

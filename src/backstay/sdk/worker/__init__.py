@@ -1,1 +1,1 @@
-"""The worker: what it has registered, and how it runs workflow tasks and activities, embedded or against a server."""
+"""The worker: its registry, and the execution of workflow tasks and activities, embedded or against a server."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
+from time import perf_counter
 from typing import Any
 
 from msgspec import UNSET
@@ -39,9 +40,10 @@ log = logging.getLogger("backstay.worker")
 
 CANCELLED = "ActivityCancelled"
 _UNASKED = (
-    "activity {!r} was cancelled, and Backstay did not ask for that: its code cancelled its own task, or let an"
-    " asyncio.CancelledError of something else through"
+    "activity {!r} was cancelled, but not by Backstay: its code cancelled its own task, or did not catch the"
+    " asyncio.CancelledError of another task"
 )
+SLOW = 0.02  # seconds: an activity that holds the loop for so long once runs on threads from then on
 LOOP_ENDS = 0.05  # seconds after which a loop that is being closed runs nothing more
 
 
@@ -55,6 +57,7 @@ class ActivityRunner:
         self._holding = holding
         self._free = {False: threads, True: tasks}  # free slots, by whether the activity is async
         self._running: dict[str, tuple[Attempt, asyncio.Task[Any] | None]] = {}
+        self._slow: set[str] = set()  # activities that were to run on the loop, and held it
         self._leaving = False
         self._stopped = False
         self._last: asyncio.Future[None] | None = None  # resolved when no attempt runs any more
@@ -90,10 +93,15 @@ class ActivityRunner:
         type = assignment.activity_type
         id = assignment.activity_attempt_id
         self._running[id] = attempt, None
-        if not self._registry.activities[type].is_async:
+        definition = self._registry.activities[type]
+        if not definition.is_async:
             # In its own context, so that context variables of an earlier attempt do not reach it.
             run = self._attempt if assignment.traceparent is UNSET else self._traced_attempt
-            self._host.thread(partial(Context().run, partial(run, assignment, attempt)), done)
+            call = partial(Context().run, partial(run, assignment, attempt))
+            if definition.on_thread or type in self._slow:
+                self._host.thread(call, done)
+            else:
+                self._host.here(partial(self._measured, type, call), done)
             return
         run_async = self._async_attempt if assignment.traceparent is UNSET else self._traced_async_attempt
 
@@ -103,6 +111,22 @@ class ActivityRunner:
         task = self._host.spawn(work(), f"activity-{type}")
         task.add_done_callback(partial(self._broken_off, assignment, done))
         self._running[id] = attempt, task
+
+    def _measured(self, type: str, call: Callable[[], bytes | Failure]) -> bytes | Failure:
+        """Run an attempt on the loop. If it holds the loop, the next ones run on threads."""
+        began = perf_counter()
+        try:
+            return call()
+        finally:
+            took = perf_counter() - began
+            if took > SLOW and type not in self._slow:
+                self._slow.add(type)
+                log.warning(
+                    "activity %r is declared with thread=False and held the engine's thread for %.0f ms; it runs on threads"
+                    " from now on. Leave out thread=False if it computes for long or waits for anything",
+                    type,
+                    took * 1000,
+                )
 
     def _broken_off(
         self, assignment: ActivityAssignment, done: Callable[[bytes | Failure], None], task: asyncio.Task[None]
@@ -134,6 +158,10 @@ class ActivityRunner:
     def at_work(self) -> set[str]:
         """Return the tasks of the attempts that run or wait for a thread."""
         return {attempt.task_id for attempt, _ in self._running.values()}
+
+    def busy(self) -> int:
+        """Return how many attempts run: those on threads, and the async ones whose task has not ended."""
+        return sum(task is None or not task.done() for _, task in self._running.values())
 
     def cancel(self, run_id: str) -> None:
         """Cancel the attempts of a run that is over."""

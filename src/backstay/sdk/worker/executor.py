@@ -1,11 +1,12 @@
 """The executor: runs workflow code on the thread of the engine, or of the worker's link, and activities beside it.
 
-**Sticky runs.** A live run stays here between tasks and needs only new events. Without one, a task is answered `COLD` and
-comes back with the whole history. A live run has already done what its last completion says, so it may be ahead of history,
-but it must never contradict it. Therefore it is dropped (`forget`) whenever that completion may not have been recorded or no
-longer counts: it was refused, an update's handler raised half-way, the code has a new definition, the run is over, another
-process has moved the run (`consumed` differs), or its memory is needed. Kept in such a case, it would answer the next task
-from a state that no replay arrives at. Dropping is always safe and costs one replay: `test_evicted_code_ends_the_same_and_has_its_effects_once`.
+**Sticky runs.** A live run stays here between tasks and needs only new events. Without one, a task is answered `COLD`
+and comes back with the whole history. A live run has already applied its last completion, so it may be ahead of
+history, but it must never contradict it. Therefore it is dropped (`forget`) whenever that completion may not have been
+recorded or no longer counts: it was refused, an update's handler raised half-way, the code has a new definition, the
+run is over, another process has moved the run (`consumed` differs), or its memory is needed. Kept in such a case, it
+would answer the next task from a state that no replay arrives at. Dropping is always safe and costs one replay:
+`test_evicted_code_ends_the_same_and_has_its_effects_once`.
 
 A workflow type whose code keeps the thread busy for more than a few milliseconds moves to the workflow thread (`slow_code.py`).
 """
@@ -17,18 +18,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from functools import partial
+from socket import gethostname
 from time import perf_counter, thread_time
 from typing import Any
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import ActivityAssignment
-from backstay.kernel.features.update import FailUpdate
+from backstay.kernel.features.start import WorkflowDefinitionAdopted, differs
+from backstay.kernel.features.update import FailUpdate, UpdateCompleted
 from backstay.kernel.features.workflow_task import (
     DEADLINE_EXCEEDED,
     CompleteWorkflowTask,
     FailWorkflowTask,
     WorkflowAssignment,
 )
+from backstay.kernel.fleet import WorkerIdentity
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Lease, Task
@@ -50,7 +54,7 @@ from backstay.sdk.worker.watchdog import Interruption, QueryReplay, ThreadWatch,
 
 log = logging.getLogger("backstay.worker")
 
-LIVE_RUN_BYTES = 9_000
+LIVE_RUN_BYTES = 20_000  # with the stack of its greenlet; as measured with 2,000 runs
 
 
 class WorkerExecutor:
@@ -79,6 +83,7 @@ class WorkerExecutor:
         self.namespace = namespace
         self.queues = queues
         self.compatibility = compatibility
+        self._host_name = gethostname()[:255]
         self.holding: set[str] = set()
         self.activities = ActivityRunner(host, registry, owner, self.holding, threads=threads, tasks=tasks)
         self._live_runs: dict[int, LiveRun] = {}
@@ -106,7 +111,7 @@ class WorkerExecutor:
         if (task.kind, task.type) not in self._missing:
             self._missing.add((task.kind, task.type))
             log.warning(
-                "%s %r is not registered in this process, so what waits for it goes on waiting; pass it to"
+                "%s %r is not registered in this process, so its tasks keep waiting; pass it to"
                 " Backstay(register=[...]) or to register()",
                 task.kind,
                 task.type,
@@ -119,6 +124,10 @@ class WorkerExecutor:
             and namespace == self.namespace
             and (compatibility is None or compatibility == self.compatibility)
         )
+
+    def identity(self, type: str) -> WorkerIdentity:
+        known = self._workflows.get(type)
+        return WorkerIdentity(self._host_name, self.compatibility, None if known is None else known.fingerprint)
 
     def inline(self, kind: str, type: str) -> bool:
         return kind == "workflow" and type not in self._slow
@@ -196,7 +205,7 @@ class WorkerExecutor:
         if live_run is None:
             if consumed or not events:
                 return self.host.cold
-            live_run = self._new_live_run(assignment)
+            live_run = self._new_live_run(assignment, events)
         self.drive(live_run, events, assignment)
         if live_run.locals and _goes_on(live_run):
             return self.host.hold(self._locals.hold(live_run, assignment))
@@ -282,7 +291,7 @@ class WorkerExecutor:
         self, live_run: LiveRun, assignment: WorkflowAssignment, attempt: int, lease: Lease | None
     ) -> CompleteWorkflowTask:
         """Return the completion of an update's task. Other commands of the code are reported by the next task."""
-        answer, live_run.answer = list(live_run.answer), ()
+        answer, live_run.answer = [*live_run.take_leading(), *live_run.answer], ()
         if isinstance(answer[-1], FailUpdate):
             self.forget(assignment.run_key)  # the handler may have changed its state half-way
         return CompleteWorkflowTask(
@@ -328,7 +337,7 @@ class WorkerExecutor:
             self.host.workflow_thread(ask, done)
         return answered
 
-    def _new_live_run(self, assignment: WorkflowAssignment) -> LiveRun:
+    def _new_live_run(self, assignment: WorkflowAssignment, events: list[Recorded]) -> LiveRun:
         definition = self.registry.workflows[assignment.workflow_type]
         live_run = self._live_runs[assignment.run_key] = LiveRun(
             self.machine,
@@ -343,6 +352,8 @@ class WorkerExecutor:
         live_run.guard = guard_of(definition, self.registry.guard)
         if assignment.workflow_type in self._slow:
             live_run.threaded = True
+        if assignment.cursor == 0 and differs(assignment.started, definition.snapshot) and _is_open(events):
+            live_run.adopt(definition.snapshot)
         return live_run
 
     def _run_on_thread(self, assignment: WorkflowAssignment) -> None:
@@ -366,7 +377,7 @@ class WorkerExecutor:
             elif self._live_runs.get(assignment.run_key) is not live_run:
                 self._run_on_thread(assignment)  # its live code was dropped while its history was fetched
             else:
-                live = live_run or self._new_live_run(assignment)
+                live = live_run or self._new_live_run(assignment, events)
                 live.assignment = assignment
                 self._threaded[assignment.run_id] = assignment.run_key
                 self.host.workflow_thread(lambda: resume(live, events), lambda _: self._ran_on_thread(live, assignment))
@@ -395,7 +406,7 @@ class WorkerExecutor:
         if self._live_runs.get(assignment.run_key) is not live_run:
             self.host.on_given_up(
                 assignment.task
-            )  # it was given up half-way: nobody holds the task any more, and it is offered again
+            )  # it was given up half-way: no worker has the task any more, and it is offered again
             return
         message = self.report(live_run, assignment, None)
 
@@ -406,6 +417,11 @@ class WorkerExecutor:
                 self.host.on_given_up(assignment.task)
 
         self.host.report(key, message, reported)
+
+
+def _is_open(events: list[Recorded]) -> bool:
+    """Return whether the definition of a run is not settled by its history. An update may be handled before the first task."""
+    return not any(isinstance(entry.event, WorkflowDefinitionAdopted | UpdateCompleted) for entry in events)
 
 
 def _not_answered(hit: Interruption) -> Refused:

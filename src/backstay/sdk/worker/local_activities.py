@@ -236,6 +236,7 @@ class _Round:
             arguments=call.packed(),
             result=None if failed else result,
             retry_policy=definition.policy,
+            **definition.carried,
         )
         if isinstance(result, Failure):
             return record, Thrown(

@@ -148,7 +148,7 @@ class ThreadWatch:
 
 
 class _Seen:
-    """What the watchdog has seen of one turn of workflow code."""
+    """The measurements of the watchdog for one turn of workflow code."""
 
     def __init__(self, mark: tuple[int, int], spent: float) -> None:
         self.mark = mark

@@ -11,11 +11,11 @@ from msgspec import Raw
 
 from backstay.kernel.message import Refused
 from backstay.protocol.native import client as calls
-from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import HttpError, to_http_error
-from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.errors import HttpError, to_http_error
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
 from backstay.server.native.client_routes import PendingCall, begin, refusal_body
-from backstay.server.router import Route
 from backstay.server.server import Server
 
 LINES = "application/x-ndjson"

@@ -10,20 +10,21 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from backstay.engine.exports import WrittenRun
+from backstay.engine.reading.exports import WrittenRun
 from backstay.kernel.message import Refused
 from backstay.protocol import commands as tell
 from backstay.protocol import requests as ask
 from backstay.protocol import run_lists, schedules, streams
 from backstay.protocol.native import client as calls
 from backstay.protocol.native.nodes import AwaitEvents
-from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import Stopping, too_many_parked, undecodable
-from backstay.server.http_messages import HttpRequest, HttpResponse, decode_body
-from backstay.server.origin import origin
-from backstay.server.pending_reply import PendingReply
+from backstay.server.access.auth import OPERATOR
+from backstay.server.access.origin import origin
+from backstay.server.http.errors import HttpError, Stopping, too_many_parked, undecodable
+from backstay.server.http.messages import HttpRequest, HttpResponse, decode_body
+from backstay.server.http.parked_requests import Share
+from backstay.server.http.pending_reply import PendingReply
+from backstay.server.http.router import Route
 from backstay.server.published.control.run_lists import budget_of, query_in, view_of
-from backstay.server.router import Route
 from backstay.server.server import Server
 
 _LIST_MAX = 1000
@@ -33,17 +34,24 @@ class PendingCall(PendingReply):
     """The reply to a client's call. A call that waits ends after a while with "not yet", and with an error when the server
     stops."""
 
-    __slots__ = ("_given_up", "_not_yet", "_sent_away", "_verb", "_waits")
+    __slots__ = ("_given_up", "_gives_way", "_not_yet", "_sent_away", "_verb", "_waits")
 
     def __init__(
-        self, server: Server, verb: calls.Verb, answer: asyncio.Future[Any], waits: bool, not_yet: Any, seconds: float
+        self,
+        server: Server,
+        share: Share,
+        verb: calls.Verb,
+        answer: asyncio.Future[Any],
+        waits: bool,
+        not_yet: Any,
+        seconds: float,
     ) -> None:
         """`waits`: whether the call may wait for a worker or an event. `seconds`: for how long it is parked. `not_yet`: the reply
         after that; None: the engine itself ends the wait."""
-        super().__init__(server, answer, seconds if _is_parked(not_yet, seconds) else None, self.give_up)
+        super().__init__(server, share, answer, seconds if _is_parked(not_yet, seconds) else None, self.give_up)
         self._verb = verb
         self._not_yet = not_yet
-        self._given_up = self._sent_away = False
+        self._given_up = self._sent_away = self._gives_way = False
         self._waits = waits
         if waits:
             server.waiting[answer] = self._send_away
@@ -51,6 +59,12 @@ class PendingCall(PendingReply):
     def give_up(self) -> None:
         if self._not_yet is not None and not self.answer.done():
             self._given_up = True
+            self.answer.cancel()
+
+    def give_way(self) -> None:
+        """Refuse the call, which its client repeats. Its request id makes sure that it is done once."""
+        if not self.answer.done():
+            self._gives_way = True
             self.answer.cancel()
 
     def _send_away(self) -> None:
@@ -76,6 +90,8 @@ class PendingCall(PendingReply):
         """The encoded answer; raises the error if the call has failed."""
         if self._sent_away:
             raise Stopping
+        if self._gives_way:
+            raise _too_many()
         return self._verb.encode_reply(self._not_yet if self._given_up else self.answer.result())
 
 
@@ -85,17 +101,19 @@ Call = Callable[[Any], Awaitable[Any]]
 def begin(server: Server, request: HttpRequest, verb: calls.Verb, body: bytes | msgspec.Raw) -> PendingCall:
     """Submit a call to the engine."""
     engine_request = _in_namespace(server, request, decode_body(verb.decode_request, body or b"{}"))
-    return submit(server, verb, engine_request, server.api.call)
+    return submit(server, request.share, verb, engine_request, server.api.call)
 
 
-def submit(server: Server, verb: calls.Verb, engine_request: Any, call: Call) -> PendingCall:
-    """Make a request of the engine with `call`. Nobody waits for its answer for longer than `PATIENCE`."""
+def submit(server: Server, share: Share, verb: calls.Verb, engine_request: Any, call: Call) -> PendingCall:
+    """Make a request of the engine with `call`. No caller waits for its answer for longer than `PATIENCE`."""
     seconds = calls.PATIENCE
     not_yet: ask.Result | None = None
     waits = True
     match engine_request:
         case ask.RunWorkflow(start=start):
             not_yet = ask.Result(workflow_id=start.workflow_id or "", run_id="", status=None)
+        case ask.AwaitResult(wait_seconds=0):
+            seconds = 0  # the engine answers at once, and refuses what there is not
         case ask.AwaitResult(workflow_id=workflow_id):
             seconds = _cut(engine_request.wait_seconds)
             not_yet = ask.Result(workflow_id=workflow_id, run_id="", status=None)
@@ -109,12 +127,14 @@ def submit(server: Server, verb: calls.Verb, engine_request: Any, call: Call) ->
             waits = isinstance(engine_request, tell.QueryWorkflow)
     if waits and server.draining:
         raise Stopping
-    if _is_parked(not_yet, seconds) and server.parked >= server.settings.max_parked_polls:
-        raise too_many_parked(
-            "this server keeps as many calls waiting as it may (max_parked_polls); ask again in a second"
-        )
+    if _is_parked(not_yet, seconds) and not server.parked.admits(share):
+        raise _too_many()
     answer: asyncio.Future[Any] = asyncio.ensure_future(call(engine_request))
-    return PendingCall(server, verb, answer, waits, not_yet, seconds)
+    return PendingCall(server, share, verb, answer, waits, not_yet, seconds)
+
+
+def _too_many() -> HttpError:
+    return too_many_parked("this server has no room for another waiting call (max_parked_polls); retry in a second")
 
 
 def _is_parked(not_yet: ask.Result | None, seconds: float) -> bool:
@@ -210,9 +230,9 @@ def _fresh(request: Any, again: bool) -> bool:
 def _start(server: Server, request: HttpRequest, start: ask.StartWorkflow, again: bool) -> ask.StartWorkflow:
     routing = start.routing
     build = routing.compatibility or server.rollouts.promoted(request.namespace, routing.queue)
-    definition = start.definition or server.workers.definition(
-        request.namespace, routing.queue, start.workflow_type, build
-    )
+    # Live workers will run it, so their definition counts; the caller may have other code.
+    live = server.workers.definition(request.namespace, routing.queue, start.workflow_type, build)
+    definition = live or start.definition
     return replace(
         start,
         namespace=request.namespace,

@@ -1,7 +1,7 @@
-"""The leases that a worker says it holds: they are renewed, or it is told that they are over.
+"""The leases that a worker reports: they are renewed, or withdrawn from it.
 
-A worker may hold tasks that came from other nodes, and another node may have ended a lease that was given here. So what is held is
-compared with what is leased whenever the worker lists it.
+A worker may hold tasks that came from other nodes, and another node may have ended a lease that was given here. So the
+list of the worker is compared with its leases whenever it sends one.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.cache import Reply
-from backstay.engine.remote_workers import RemoteWorker
+from backstay.engine.core.cache import Reply
+from backstay.engine.tasks.remote_workers import RemoteWorker
 from backstay.kernel.features.lease import Renew
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
@@ -21,15 +21,15 @@ from backstay.kernel.values import LEASE, is_activity_task
 from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.server.native.shared_slots import SharedSlots
-from backstay.server.workers import RegisteredWorker
-from backstay.store import StoreError
+from backstay.server.workers.worker_registry import RegisteredWorker
+from backstay.store.errors import StoreError
 
 if TYPE_CHECKING:
     from backstay.server.native.worker_link import LinkServer
 
 
 class HeldLeases:
-    """`withdraw`: tells the worker that the attempt of a task is over."""
+    """`withdraw`: notifies the worker that the attempt of a task is over."""
 
     def __init__(
         self, server: LinkServer, station: RemoteWorker, slots: SharedSlots, withdraw: Callable[[str], None]
@@ -38,6 +38,7 @@ class HeldLeases:
         self._station = station
         self._slots = slots
         self._withdraw = withdraw
+        self._doubted: dict[str, Task] = {}  # leases that the worker did not list when it opened this link
         self.closed = False
 
     def renew(self, task: Task, reply: Reply | None = None) -> None:
@@ -47,16 +48,14 @@ class HeldLeases:
     def take(self, holding: list[wire.HeldTask]) -> None:
         """Renew the leases of the tasks that the worker works on; its other leases run out.
 
-        A task that is not the worker's any more is withdrawn: the news of it may have been lost with a commit of which nobody
-        knew whether it is on disk, and the worker would go on with an attempt that counts for nothing.
+        A task that is not the worker's any more is withdrawn: the notice may have been lost with a commit of unknown
+        outcome, and the worker would continue an attempt that no longer counts.
         """
         now = self._server.engine.world.now()
         for held in holding:
             task = self._station.held.get(held.task_id)
             if task is None and not self._server.engine.store.exclusive:
-                # A worker that has a link to this node alone may have come from another one.
-                if self._server.engine.owns(held.key) or not self._slots.shared:
-                    self._server.engine.world.spawn(self._claim(held), "backstay-claim")
+                self._server.engine.world.spawn(self._claim(held), "backstay-claim")
             elif task is None or task.attempt != held.attempt:
                 if task is None and is_activity_task(held.task_id) and not self._is_leased(held):
                     self._withdraw(held.task_id)
@@ -66,7 +65,8 @@ class HeldLeases:
                 self.renew(task)
 
     def _may_be_over(self, task: Task) -> bool:
-        """Whether another node may have ended this lease: it cannot tell the worker, since the task did not come from there."""
+        """Whether another node may have ended this lease: it cannot notify the worker, since the task did not come from
+        there."""
         engine = self._server.engine
         if engine.store.exclusive:
             return False
@@ -79,7 +79,7 @@ class HeldLeases:
         self.renew(task, partial(self._checked, task))
 
     def report_refused(self, key: int) -> None:
-        """A report about an instance was refused: another node may have ended what is held of it here."""
+        """A report about an instance was refused: another node may have ended its leases here."""
         for task in list(self._station.held.values()):
             if task.workflow == key and task.state == "leased" and self._may_be_over(task):
                 self._check(task)
@@ -100,7 +100,11 @@ class HeldLeases:
         return task is not None and task.owner == self._station.owner and task.attempt == held.attempt
 
     async def _claim(self, held: wire.HeldTask) -> None:
-        """Take over a task that came to the worker from another node. It is withdrawn if the worker has no lease of it."""
+        """Take over a task that came to the worker from another node. It is withdrawn if the worker has no lease of it.
+
+        A task of an instance that another node owns is only checked: it may have come from here before its shard moved, and then
+        the worker lists it to no other node.
+        """
         engine, station = self._server.engine, self._station
         renew = Renew(task_id=held.task_id, owner=station.owner, attempt=held.attempt)
         try:
@@ -111,13 +115,27 @@ class HeldLeases:
         except StoreError:
             pass  # the worker lists it again
         else:
-            task = engine.leases.get(station.namespace, held.task_id)
+            # A worker that has a link to this node alone may have come from another one.
+            takes_over = engine.owns(held.key) or not self._slots.shared
+            task = engine.leases.get(station.namespace, held.task_id) if takes_over else None
             if task is not None and (task.owner, task.attempt) == (station.owner, held.attempt) and not self.closed:
                 engine.matching.remote_workers.hold(self._station, task)
 
+    def doubt(self, task: Task) -> None:
+        """The worker is asked whether it holds this task. It may have come by another link when this one was being opened."""
+        self._doubted[task.id] = task
+        self._slots.call_roll()
+
+    def release_doubted(self) -> None:
+        """Release the leases in question: the worker is gone, and has not answered."""
+        doubted, self._doubted = self._doubted, {}
+        for task in doubted.values():
+            self._server.release(task)
+
     def release_unheld(self, held: Iterable[wire.HeldTask]) -> None:
-        """Release what is leased to the worker and is not held by it, as it has just said: what was lost on its way to it,
-        with the node that had sent it."""
+        """Release the leases that the worker has not listed: they were lost on their way to it, with the node that had
+        sent them."""
+        self._doubted.clear()
         known = {*self._station.held, *(one.task_id for one in held)}
         for task in self._server.engine.leases.of(self._station.namespace, self._station.owner):
             if task.id not in known:
@@ -126,7 +144,7 @@ class HeldLeases:
 
 async def learn(server: LinkServer, worker: RegisteredWorker, holding: list[wire.HeldTask]) -> None:
     """Learn the leases that a worker holds and this node does not know, though it owns their instances: another node may have
-    given them a moment ago. What is unknown afterwards is no lease of the worker, by its row."""
+    given them a moment ago. A lease that is unknown afterwards is not the worker's, by its row."""
     engine = server.engine
     unknown: list[Awaitable[None]] = []
     for held in holding:

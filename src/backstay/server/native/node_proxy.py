@@ -1,21 +1,25 @@
 """Requests of workers that are for another node of the database, handed on to it as they are.
 
-A worker has a link to every node. Where it cannot reach a node itself, or a load balancer leads it to another one, the node that
-gets the request passes it on, and the reply back. Who asks is judged at both nodes. A request is handed on once, and only to the
-address of a living node in the database's table.
+A worker has a link to every node. Where it cannot reach a node itself, or a load balancer leads it to another one, the
+node that gets the request passes it on, and the reply back. Both nodes authorize the caller. A request is handed on
+once, only to the address of a living node in the database's table, and with a proof that this node is one, too.
 """
 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Protocol
 
+from backstay.engine.cluster.node_proofs import NodeProofs
 from backstay.engine.node import Node
 from backstay.link.http import HttpClient, Lost, NotHttp
+from backstay.protocol.native import node_proofs
 from backstay.protocol.native import worker as wire
 from backstay.protocol.versions import VERSION_HEADER
-from backstay.server.http_errors import HttpError, too_many_parked
-from backstay.server.http_messages import ClientDisconnected, HttpRequest, HttpResponse
+from backstay.server.http.errors import HttpError, too_many_parked
+from backstay.server.http.messages import ClientDisconnected, HttpRequest, HttpResponse
+from backstay.server.http.parked_requests import ParkedRequests
 from backstay.server.settings import Settings
 from backstay.store import Store
 from backstay.store.ownership import NodeRow
@@ -34,12 +38,13 @@ _VIA = wire.VIA_HEADER.lower()
 class ProxyServer(Protocol):
     """The part of a server that hands requests on."""
 
-    parked: int
+    parked: ParkedRequests
     draining: bool
     address: str | None
     settings: Settings
     store: Store
     node: Node
+    node_proofs: NodeProofs
 
 
 def node_id(server: ProxyServer) -> int | None:
@@ -89,29 +94,33 @@ class NodeProxy:
         server = self._server
         row = server.node.shards.nodes.get(node)
         address = None if row is None else row.facts.address
-        why_not = "was meant, and requests are handed on once only" if _VIA in request.headers else _why_not(row)
+        why_not = "was meant, and a request is forwarded only once" if _VIA in request.headers else _why_not(row)
         if why_not is not None or address is None:
             raise HttpError(421, wire.OTHER_NODE, f"this is node {node_id(server)}; node {node} {why_not}")
-        if server.parked >= server.settings.max_parked_polls:
-            raise too_many_parked("this server holds as many polls as it may (max_parked_polls)")
+        if not server.parked.admits(request.share):
+            raise _too_many()
         client = self._client(address)
         lines = [f"{name}: {request.headers[name]}\r\n" for name in HANDED_ON if name in request.headers]
-        lines += [f"{_TO}: {node}\r\n", f"{_VIA}: {node_id(server)}\r\n"]
+        proof = await server.node_proofs.make(node, "POST", request.target, request.body)
+        lines += [f"{_TO}: {node}\r\n", f"{_VIA}: {node_id(server)}\r\n", f"{node_proofs.HEADER}: {proof}\r\n"]
         loop = asyncio.get_running_loop()
         asking = loop.create_task(client.post(request.target, request.body, ANSWER + wait, "".join(lines)))
         leaving = loop.create_task(request.until_disconnected())
-        server.parked += 1
+        giving_way = loop.create_future()
+        server.parked.enter(request.share, giving_way, partial(giving_way.set_result, None))
         self.handed_on += 1
         try:
-            await asyncio.wait((asking, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
+            await asyncio.wait((asking, leaving, giving_way), return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done() and not asking.done():
                 raise ClientDisconnected
+            if not asking.done():
+                raise _too_many()
             reply = asking.result()
         except (Lost, NotHttp) as error:
-            message = f"node {node} at {address} gives no answer: {error}"
+            message = f"node {node} at {address} does not answer: {error}"
             raise HttpError(502, "node_unreachable", message, retryable=True, retry_after_seconds=1) from None
         finally:
-            server.parked -= 1
+            server.parked.leave(request.share, giving_way)
             asking.cancel()
             leaving.cancel()
         return HttpResponse({}, reply.status, raw=reply.body)
@@ -142,3 +151,7 @@ def _why_not(row: NodeRow | None) -> str | None:
             " each worker at one node"
         )
     return None
+
+
+def _too_many() -> HttpError:
+    return too_many_parked("this server has no room for another poll (max_parked_polls)")

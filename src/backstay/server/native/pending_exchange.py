@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from backstay.protocol.native import worker as wire
-from backstay.server.http_messages import HttpResponse
+from backstay.server.http.messages import HttpResponse
+from backstay.server.http.parked_requests import Share
+from backstay.server.http.pending_reply import PendingReply
 from backstay.server.native.worker_link import WorkerLink
-from backstay.server.pending_reply import PendingReply
 from backstay.server.server import Server
 
 
@@ -14,9 +15,9 @@ class PendingExchange(PendingReply):
 
     __slots__ = ("_link", "answers", "left")
 
-    def __init__(self, server: Server, link: WorkerLink, reports: int, parked: float | None) -> None:
+    def __init__(self, server: Server, share: Share, link: WorkerLink, reports: int, parked: float | None) -> None:
         """`parked`: seconds to wait for tasks; None: it has reports."""
-        super().__init__(server, server.engine.world.future(), parked, self._expired)
+        super().__init__(server, share, server.engine.world.future(), parked, self.give_way)
         self._link = link
         self.answers: list[wire.Answered] = [wire.Answered()] * reports
         self.left = reports
@@ -24,7 +25,8 @@ class PendingExchange(PendingReply):
             link.apply_rollouts()
             link.park(self)
 
-    def _expired(self) -> None:
+    def give_way(self) -> None:
+        """End the wait, without tasks."""
         self._link.expire(self)
 
     def give_up(self) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from backstay.engine.cache import CachedInstance
-from backstay.engine.refused_completions import note_refusal
+from backstay.engine.core.cache import CachedInstance
+from backstay.engine.tasks.refused_completions import note_refusal
 from backstay.kernel.command import Command
 from backstay.kernel.features import pause
 from backstay.kernel.features.activity import HeartbeatReply
@@ -25,7 +25,7 @@ from backstay.protocol.worker_messages import TaskReport, message_of_report, mes
 from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.native.worker_link import WorkerLink
 from backstay.server.published.worker.workflow_tasks import described
-from backstay.store import StoreError
+from backstay.store.errors import StoreError
 
 if TYPE_CHECKING:
     from backstay.server.server import Server
@@ -130,7 +130,7 @@ class ReportBatch:
 
         def advanced(_: Any, error: BaseException | None) -> None:
             if not decided:
-                # When a commit fails, refusals of what was decided on top of it arrive first. The worker gets one answer
+                # When a commit fails, refusals of later decisions on top of it arrive first. The worker gets one answer
                 # for both, since the result is not recorded yet.
                 early.append(error)
             elif failed is not None:

@@ -1,17 +1,17 @@
-"""What a link tells a worker that divides its slots between several nodes, and which of them this node has.
+"""The messages of a link to a worker that divides its slots between several nodes, and the slots of this node.
 
-A worker gives each node a part of its slots. A node uses its part as if it were all of them: what it has leased, and what it may
-still lease, is the node's until the worker has its word that it is not. So the parts of all nodes are never more than the worker
-has. A node whose part is too small says so at once, and the worker takes slots from nodes that have less to do.
+A worker gives each node a part of its slots. A node uses its part as if it were all of them: leased and free slots are
+the node's until it confirms to the worker that it gives them up. So the parts of all nodes are never more than the
+worker has. A node whose part is too small says so at once, and the worker takes slots from nodes that have less to do.
 """
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
-from backstay.engine.lanes import Lanes
-from backstay.engine.remote_workers import RemoteWorker
-from backstay.engine.workers import Lane
+from backstay.engine.tasks.lanes import Lanes
+from backstay.engine.tasks.remote_workers import RemoteWorker
+from backstay.engine.tasks.workers import Lane
 from backstay.protocol.native import worker as wire
 
 KINDS: tuple[str, ...] = ("workflow", "activity", "async")  # in the order of `wire.Slots`
@@ -19,22 +19,23 @@ NONE = wire.Slots()
 
 
 class SharedSlots:
-    """`shared` False: all slots of the worker are here, so there is nothing to tell. `nodes`: those that the worker knows of."""
+    """`shared` False: all slots of the worker are here, so there is nothing to send. `nodes`: those that the worker
+    knows of."""
 
     def __init__(self, station: RemoteWorker, lanes: Lanes, shared: bool, nodes: list[wire.WorkerNode]) -> None:
         self._station = station
         self._lanes = lanes
         self.shared = shared
         self.turn = 0
-        self._waiting = NONE  # as the worker was told
+        self._waiting = NONE  # as last sent to the worker
         self._nodes = nodes
-        self._news: list[wire.WorkerNode] | None = None  # nodes that the worker has not been told of
-        self._lacks = False  # something waits, and the worker was told that nothing does
+        self._news: list[wire.WorkerNode] | None = None  # nodes that were not sent to the worker yet
+        self._lacks = False  # tasks wait, and the last message to the worker said that none do
         self._roll_call = False
 
     @property
     def has_news(self) -> bool:
-        """Whether the worker is to be told something soon."""
+        """Whether a message to the worker is due soon."""
         return self._lacks or self._roll_call or self._news is not None
 
     def set(self, slots: wire.Slots, turn: int) -> bool:
@@ -64,7 +65,7 @@ class SharedSlots:
         return (waiting.workflow, waiting.activity, waiting.awaiting)[KINDS.index(slot)]
 
     def tell(self, exchanged: wire.Exchanged) -> wire.Exchanged:
-        """A reply with what the worker does not know yet."""
+        """A reply with the pending news for the worker."""
         if not self.shared and self._news is None:
             return exchanged
         nodes, self._news = self._news, None

@@ -1,4 +1,4 @@
-"""Which part of a history one worker is sent: with a workflow task, a query, or the answer to its report.
+"""The part of a history that a worker gets: with a workflow task, a query, or the answer to its report.
 
 A worker keeps the live code of its sticky runs between tasks, so it needs only the events after those it has seen. Both
 sides must mean the same history: the worker compares length and checksum, and reads from the beginning if they differ.
@@ -6,15 +6,15 @@ sides must mean the same history: the worker compares length and checksum, and r
 
 from __future__ import annotations
 
-from backstay.engine.cache import CachedInstance
-from backstay.engine.engine import Engine
-from backstay.engine.history_pages import fitting, read_page, size_of
-from backstay.engine.remote_workers import RemoteWorker, StickyRun
+from backstay.engine.core.cache import CachedInstance
+from backstay.engine.core.engine import Engine
+from backstay.engine.reading.history_pages import fitting, read_page, size_of
+from backstay.engine.tasks.remote_workers import RemoteWorker, StickyRun
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.workflow_task import WorkflowAssignment, events_shown
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
-from backstay.server.remote_queries import PendingQuery
+from backstay.server.workers.remote_queries import PendingQuery
 
 Sized = tuple[wire.TaskLease, int]
 """A delivery, and the bytes of its history."""

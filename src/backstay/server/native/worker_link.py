@@ -4,17 +4,19 @@ Opened → (exchanges, one of them parked) → unseen → closed. A link without
 workflow tasks and the queries of its worker to other workers, after ten seconds everything. A worker that comes back opens
 another link and lists the tasks that it still holds. A lease is renewed when the worker lists it, and never otherwise.
 
-**What a lost reply costs.** A reply carries leases, so losing one could lose tasks, and a server cannot know what arrived.
-There is no protocol for single replies. Any trouble ends the whole link: the worker opens the next one with the list of
-what it works on (`open`), and every other lease to it is released, whether it was never sent, never arrived or was dropped.
-The worker sends reports without an answer again, marked as such; those are looked up in history before they are decided
-(`ReportBatch._through_api`), so an outcome is recorded once. Without the release a task whose reply was lost would wait for
-its lease to run out (mutant "a worker keeps what it does not hold"); tests: `tests/remote/test_losses.py`.
+**What a lost reply costs.** A reply carries leases, so losing one could lose tasks, and a server cannot know which
+replies arrived. There is no protocol for single replies. Any trouble ends the whole link: the worker opens the next one
+with the list of its running tasks (`open`), and every other lease to it is released, whether it was never sent, never
+arrived or was dropped. The worker sends reports without an answer again, marked as such; those are looked up in history
+before they are decided (`ReportBatch._through_api`), so an outcome is recorded once. Without the release a task whose
+reply was lost would wait for its lease to run out (mutant "a worker keeps what it does not hold"); tests:
+`tests/remote/test_losses.py`.
 
-**What a lost worker costs.** A worker that died looks like one whose network is slow. Workflow tasks are short, and running
-one twice is harmless since only one completion is recorded: they go to others after two seconds. Activities have effects, so
-their leases are given up only after ten, the time that a restarted worker or server has to come back (`COME_BACK`). Without
-the first step a run stands still with its worker; without the second, every restart would run activities twice.
+**What a lost worker costs.** A worker that died looks like one whose network is slow. Workflow tasks are short, and
+running one twice is harmless since only one completion is recorded: they go to others after two seconds. Activities
+have effects, so their leases are given up only after ten, the time that a restarted worker or server has to come back
+(`COME_BACK`). Without the first step a run stalls with its worker; without the second, every restart would run
+activities twice.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from backstay.engine.api import Api
-from backstay.engine.cache import CachedInstance
-from backstay.engine.engine import Engine
+from backstay.engine.core.cache import CachedInstance
+from backstay.engine.core.engine import Engine
+from backstay.engine.core.world import Alarm
 from backstay.engine.recovery import COME_BACK
-from backstay.engine.remote_workers import RemoteWorker
-from backstay.engine.world import Alarm
+from backstay.engine.requests.api import Api
+from backstay.engine.tasks.remote_workers import RemoteWorker
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.activity import ActivityAssignment
 from backstay.kernel.features.lease import Claimant
 from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.kernel.fleet import definition_id
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
 from backstay.protocol.native import worker as wire
@@ -41,11 +44,11 @@ from backstay.server.native.deliveries import Deliveries, size_of_arguments
 from backstay.server.native.held_leases import HeldLeases
 from backstay.server.native.shared_slots import SharedSlots
 from backstay.server.native.shown_histories import ShownHistories
-from backstay.server.remote_queries import PendingQuery, RemoteQueries
-from backstay.server.rollouts import Rollouts
 from backstay.server.settings import Settings
-from backstay.server.workers import RegisteredWorker
-from backstay.store import Unavailable
+from backstay.server.workers.remote_queries import PendingQuery, RemoteQueries
+from backstay.server.workers.rollouts import Rollouts
+from backstay.server.workers.worker_registry import RegisteredWorker, WorkerRegistry
+from backstay.store.errors import Unavailable
 
 log = logging.getLogger("backstay.server")
 
@@ -63,6 +66,7 @@ class LinkServer(Protocol):
     settings: Settings
     rollouts: Rollouts
     questions: RemoteQueries
+    workers: WorkerRegistry
     draining: bool
 
     def release(self, task: Task, *, begun: bool = True) -> None: ...
@@ -91,7 +95,8 @@ class WorkerLink:
         id: str | None = None,
         nodes: list[wire.WorkerNode] | None = None,
     ) -> None:
-        """`close`: called with the link when its worker has not been seen for too long. `nodes`: those the worker is told of."""
+        """`close`: called with the link when its worker has not been seen for too long. `nodes`: those that are sent to
+        the worker."""
         self.server = server
         self.worker = worker
         self._close_unseen = close
@@ -108,6 +113,7 @@ class WorkerLink:
             self._deliver,
             self._run_closed,
             self._task_withdrawn,
+            {type: definition_id(one.fingerprint, worker.build_id) for type, one in opening.workflows.items()},
         )
         self.slots = SharedSlots(self.station, server.engine.matching.lanes, opening.total is not None, nodes or [])
         self.held = HeldLeases(server, self.station, self.slots, self._task_withdrawn)
@@ -153,13 +159,17 @@ class WorkerLink:
             elif not self.slots.shared:
                 self.held.take([held])
         for held in elsewhere:
-            leased.pop(held.task_id, None)
+            task = leased.get(held.task_id)
+            if task is not None and task.attempt == held.attempt:  # of another attempt it may never have heard
+                del leased[held.task_id]
         for task in leased.values():
             if task.id in unheard or not self.slots.shared:
                 self.server.release(task, begun=task.id not in unheard)
             else:
-                self.slots.call_roll()  # it may have come by another link when this request was on its way
+                self.held.doubt(task)
         self._watch(LOST)
+        world = engine.world
+        world.at(world.now() + UNSEEN, self._count)  # it may have ended before its first exchange
         return lost
 
     def close(self) -> None:
@@ -197,7 +207,7 @@ class WorkerLink:
             self.server.engine.dispatcher.serve_worker(station)
 
     def leave(self) -> None:
-        """Tell the worker that the server stops, so that it opens a link to another one."""
+        """Notify the worker that the server stops, so that it opens a link to another one."""
         self.station.open = False
         if self._parked is not None:
             self._answer(self._parked)
@@ -230,12 +240,25 @@ class WorkerLink:
         else:
             self._unseen()
 
+    @property
+    def is_parked(self) -> bool:
+        """Whether an exchange of the worker waits here."""
+        return self._parked is not None
+
+    def _count(self) -> None:
+        """A worker without an exchange has left. It counts again with its next one."""
+        if not (self.is_parked or self.closed or self.server.draining):
+            worker = self.worker
+            left = self.server.workers.left(worker.namespace, worker.worker_id)
+            self.server.engine.world.spawn(left, "backstay-worker-left")
+
     def _unseen(self) -> None:
         """Release the workflow tasks of a worker that has no exchange parked; when it is missed a second time, close."""
         if self._missed:
             self._close_unseen(self)
             return
         self._missed = True
+        self._count()
         self.station.open = False
         self._take_back_undelivered()
         for task in list(self.station.held.values()):

@@ -1,4 +1,4 @@
-"""The links of all workers, and what happens to their leases when the engine comes up or moves to another server."""
+"""The links of all workers, and the handling of their leases when the engine comes up or moves to another server."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from backstay.engine.periodic import PeriodicJob
-from backstay.engine.workers import Lane
-from backstay.engine.world import Alarm
+from backstay.engine.core.periodic import PeriodicJob
+from backstay.engine.core.world import Alarm
+from backstay.engine.tasks.workers import Lane
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.native import worker as wire
@@ -51,11 +51,12 @@ class WorkerLinks:
         if not self._server.store.exclusive:
             if self._roll_call is not None:
                 self._roll_call.cancel()
-            # Not at once: what a former owner has leased may be on its way to its worker.
+            # Not at once: leases of a former owner may be on their way to the worker.
             self._roll_call = world.at(world.now() + UNSEEN, self._call_roll)
 
     def _call_roll(self) -> None:
-        """Ask the workers that have links to several nodes what they hold: shards have come here, with their leases."""
+        """Request the list of leases from workers with links to several nodes: shards have come here, with their
+        leases."""
         for link in self:
             if link.slots.shared:
                 link.slots.call_roll()
@@ -68,7 +69,7 @@ class WorkerLinks:
             link.turn_if_news()
 
     def on_shared(self) -> None:
-        """A worker divides its slots between this node and others: it is told what waits."""
+        """A worker divides its slots between this node and others: it gets the number of waiting tasks."""
         self._server.engine.matching.lanes.on_wait = self._waits
 
     def _waits(self, lane: Lane) -> None:
@@ -102,8 +103,8 @@ class WorkerLinks:
         return LOST + int(wire.PARKED * SECOND) + 2 * server.workers.heartbeats.every
 
     def _give_up_missing(self, since: Micros) -> None:
-        """Release the leases of workers without a link. Who was heard of `since` at another node may have its link there: what it
-        does not renew runs out."""
+        """Release the leases of workers without a link. A worker that another node has heard `since` may have its link
+        there: leases that it does not renew expire."""
         server = self._server
         if not server.recovery.up or server.draining:
             return
@@ -114,6 +115,11 @@ class WorkerLinks:
                 continue
             if server.store.exclusive or server.workers.last_heard(worker) < since:
                 server.release(task)
+        for worker in server.workers.everybody():
+            missing = BATCHES in worker.capabilities and (worker.namespace, worker.worker_id) not in self._links
+            if missing and server.workers.last_heard(worker) < since:
+                left = server.workers.left(worker.namespace, worker.worker_id)
+                server.engine.world.spawn(left, "backstay-worker-left")
 
     def __iter__(self) -> Iterator[WorkerLink]:
         return iter(list(self._links.values()))
@@ -151,6 +157,11 @@ class WorkerLinks:
         for link in self:
             link.apply_rollouts()
 
+    def waits(self, namespace: str, worker_id: str) -> bool:
+        """Whether an exchange of the worker is parked here."""
+        link = self._links.get((namespace, worker_id))
+        return link is not None and link.is_parked
+
     def get(self, namespace: str, worker_id: str, id: str) -> WorkerLink | None:
         link = self._links.get((namespace, worker_id))
         return link if link is not None and link.id == id and not link.closed else None
@@ -159,4 +170,5 @@ class WorkerLinks:
         key = (link.worker.namespace, link.worker.worker_id)
         if self._links.get(key) is link:
             del self._links[key]
+            link.held.release_doubted()
         link.close()

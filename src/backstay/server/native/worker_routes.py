@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from backstay.engine.history_pages import fitting
+from backstay.engine.cluster.node_proofs import NotProven
+from backstay.engine.reading.history_pages import fitting
 from backstay.kernel.command import command_type
 from backstay.kernel.machine import Machine
+from backstay.kernel.names import MAX_NAME, is_name
 from backstay.protocol import requests as ask
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.events import pack
-from backstay.server.auth import WORKER
-from backstay.server.http_errors import HttpError, NotTheEngine, Stopping, invalid, too_many_parked
-from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.access.auth import WORKER
+from backstay.server.http.errors import HttpError, NotTheEngine, Stopping, invalid, too_many_parked
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
 from backstay.server.native.held_leases import learn
 from backstay.server.native.node_proxy import meant, node_id, nodes_of, station_id
 from backstay.server.native.pending_exchange import PendingExchange
 from backstay.server.native.reports import ReportBatch
 from backstay.server.native.worker_link import BATCHES, WorkerLink
 from backstay.server.published.worker.lifecycle import deregister_worker
-from backstay.server.router import Route
 from backstay.server.server import Server
-from backstay.server.workers import CommandContract, RegisteredWorker
+from backstay.server.workers.worker_registry import CommandContract, RegisteredWorker
 
 _COMMANDS = sorted(command_type(kind) for kind in Machine().commands)
 _SLOTS = 100_000
-_NAME = 255
+_OPTIONAL = ("build_id", "host", "compatibility_namespace")
 _QUEUES = 100
 
 
 async def open_link(server: Server, request: HttpRequest) -> HttpResponse:
-    """Open the link of a worker of the same release: it says what it can run and which tasks it holds."""
+    """Open the link of a worker of the same release: it sends its types and its running tasks."""
     node = meant(server, request)
     if node is not None:
         return await server.worker_links.proxy.hand_on(request, node)
@@ -43,20 +45,16 @@ async def open_link(server: Server, request: HttpRequest) -> HttpResponse:
         raise server.engine.down
     _refuse_unless_engine(server)
     if server.engine.holder and not server.recovery.up:
-        raise _engine_starting()  # recovery has not read yet what is leased to the worker
+        raise _engine_starting()  # recovery has not read the leases of the worker yet
     me = node_id(server)
-    database = None if me is None else await server.node_secrets.database()
-    if opening.database is not None and not server.node_secrets.is_of(opening.database):
-        raise HttpError(421, wire.OTHER_NODE, "this is a server of another database")
+    await _refuse_of_another_database(server, request, opening.named_by)
     worker = _registration(server, request, opening)
     await server.workers.register(worker)
-    if worker.workflow_definition_fingerprints:
-        # Runs that were blocked by another definition are tried again.
-        server.engine.deployed.update(worker.workflow_definition_fingerprints)
-        await server.recovery.deployed()
+    if worker.supported_workflow_types:
+        await server.recovery.deployed()  # runs that were blocked by another definition are tried again
     await learn(server, worker, opening.holding)
     nodes = nodes_of(server)
-    id = station_id(server, server.engine.world.ids.ulid())
+    id = station_id(server, server.new_id())
     link = WorkerLink(server, worker, opening, server.worker_links.close, id=id, nodes=nodes)
     lost = server.worker_links.open(link, opening)
     opened = wire.Opened(
@@ -67,9 +65,24 @@ async def open_link(server: Server, request: HttpRequest) -> HttpResponse:
         max_body_bytes=server.settings.max_body_bytes,
         node=me,
         nodes=nodes,
-        database=database,
     )
     return HttpResponse({}, raw=wire.encode(opened))
+
+
+async def _refuse_of_another_database(server: Server, request: HttpRequest, named_by: int | None) -> None:
+    """Refuse a worker that got the address of this node from a process that is not a node of this database: from a node
+    of a copy, whose rows name the nodes of the original. A request that a node of this database has forwarded is
+    right."""
+    if wire.TO_HEADER.lower() not in request.headers or request.digest is not None or node_id(server) is None:
+        return
+    if named_by is None:
+        raise HttpError(
+            421, wire.OTHER_NODE, f"this is node {node_id(server)}; name in named_by the node that named this one"
+        )
+    try:
+        await server.node_proofs.refuse_unknown(named_by)
+    except NotProven as unknown:
+        raise HttpError(421, wire.OTHER_NODE, str(unknown)) from None
 
 
 def exchange(
@@ -95,16 +108,16 @@ def exchange(
     if body.elsewhere is not None:
         link.held.release_unheld([*body.holding, *body.elsewhere])
     if body.reports:
-        reply = PendingExchange(server, link, len(body.reports), None)
+        reply = PendingExchange(server, request.share, link, len(body.reports), None)
         ReportBatch(server, link, reply, body.again).take(body.reports)
         return reply
     if server.draining or not body.wait:
         return HttpResponse({}, raw=wire.encode(link.slots.tell(wire.Exchanged(leaving=server.draining))))
-    if server.parked >= server.settings.max_parked_polls:
+    if not server.parked.admits(request.share):
         raise too_many_parked(
-            "this server holds as many polls as it may (max_parked_polls); open a station again in a second"
+            "this server has no room for another poll (max_parked_polls); open a station again in a second"
         )
-    return PendingExchange(server, link, 0, max(0.0, min(body.wait, wire.PARKED)))
+    return PendingExchange(server, request.share, link, 0, max(0.0, min(body.wait, wire.PARKED)))
 
 
 async def history(server: Server, request: HttpRequest) -> HttpResponse:
@@ -150,7 +163,7 @@ def _unknown(worker_id: str, station: str) -> HttpError:
     return HttpError(
         410,
         "station_unknown",
-        f"worker {worker_id!r} has no open station {station!r} here; open one and say what you hold",
+        f"worker {worker_id!r} has no open station {station!r} here; open one and report your leases",
         worker_id=worker_id,
     )
 
@@ -161,17 +174,21 @@ def _refuse_unless_engine(server: Server) -> None:
 
 
 def _engine_starting() -> HttpError:
-    message = "the engine of this server is coming up; open a station in a moment"
+    message = "the engine of this server is starting; open a station in a moment"
     return HttpError(503, "engine_starting", message, retryable=True, retry_after_seconds=1)
 
 
 def _check(opening: wire.OpenLink) -> None:
-    for field, name in (("worker_id", opening.worker_id), *(("queues", queue) for queue in opening.queues)):
-        if not 1 <= len(name) <= _NAME:
-            raise invalid(field, f"{field} has 1 to {_NAME} characters")
-    for field in ("host", "compatibility_namespace"):
-        if len(getattr(opening, field) or "") > _NAME:
-            raise invalid(field, f"{field} has at most {_NAME} characters")
+    named: dict[str, Iterable[str]] = {
+        "worker_id": [opening.worker_id],
+        "queues": opening.queues,
+        "workflows": opening.workflows,
+        "activities": opening.activities,
+        **{field: [name] for field in _OPTIONAL if (name := getattr(opening, field))},
+    }
+    for field, names in named.items():
+        if not all(is_name(name) for name in names):
+            raise invalid(field, f"{field} has 1 to {MAX_NAME} characters, without NUL and without half surrogates")
     if not 1 <= len(opening.queues) <= _QUEUES:
         raise invalid("queues", f"a worker serves 1 to {_QUEUES} queues")
     for field in ("workflow_slots", "activity_slots", "async_slots"):

@@ -1,6 +1,6 @@
 """Reads instances as they are on disk: a digest of each kind of row, and every history folded again.
 
-The same on both ends of a copy, so what differs is found by comparing digests, and no more than one row is in memory.
+It is the same on both ends of a copy, so comparing digests finds every difference, with one row in memory at a time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from backstay.store.copying.tables import (
 
 _encode = msgspec.msgpack.Encoder().encode
 
-_AT = {name: place for place, name in enumerate(WORKFLOW.columns)}
-_OF_RUN = {name: place for place, name in enumerate(RUN.columns)}
+_AT = {name: index for index, name in enumerate(WORKFLOW.columns)}
+_OF_RUN = {name: index for index, name in enumerate(RUN.columns)}
 _SHARED = TASK.columns.index("body") + 1  # columns of a task that mean the same in every store
 
 
 class StoredInstance:
-    """What is stored of an instance: a digest of its row and of each kind of rows beside it, and what is wrong with them."""
+    """The stored rows of an instance: a digest of its row and of each kind of rows beside it, and their damage."""
 
     def __init__(self, namespace: str, workflow_id: str) -> None:
         self.namespace = namespace
@@ -51,8 +51,10 @@ class StoredInstance:
         self._digests[what].update(_encode(row))
 
     def differences(self, other: StoredInstance) -> list[str]:
-        """Which kinds of its rows the other one has not, or has others of."""
-        mine, theirs = ({what: found.digest() for what, found in one._digests.items()} for one in (self, other))
+        """The kinds of its rows that differ from those of the other one."""
+        mine, theirs = (
+            {what: digest.digest() for what, digest in instance._digests.items()} for instance in (self, other)
+        )
         return [what for what in {**mine, **theirs} if mine.get(what) != theirs.get(what)]
 
 
@@ -69,49 +71,49 @@ class _StoredRun:
 
 async def read_instances(end: CopyEnd, machine: Machine, part: KeyRange) -> dict[int, StoredInstance]:
     """All that is stored of these instances, by key."""
-    found: dict[int, StoredInstance] = {}
+    instances: dict[int, StoredInstance] = {}
     async for row in rows_of(end, WORKFLOW, part):
-        one = found[row[0]] = StoredInstance(row[1], row[2])
-        one.row = row
-        one.add("row", row)
+        stored = instances[row[0]] = StoredInstance(row[1], row[2])
+        stored.row = row
+        stored.add("row", row)
         held = row[_AT["held"]]
         if held is not None:
-            _try(one, "its buffered events", lambda held=held: unpack_buffered(machine.kinds, held))
+            _try(stored, "its buffered events", lambda held=held: unpack_buffered(machine.kinds, held))
     runs: dict[int, tuple[StoredInstance, _StoredRun]] = {}
     async for row in rows_of(end, RUN, part):
-        one = _known(found, row[1], row[4], row[5])
-        one.add("runs", row)
-        runs[row[0]] = one, _opened(one, row)
-        one.runs[row[0]] = runs[row[0]][1]
+        stored = _known(instances, row[1], row[4], row[5])
+        stored.add("runs", row)
+        runs[row[0]] = stored, _opened(stored, row)
+        stored.runs[row[0]] = runs[row[0]][1]
     async for row in rows_of(end, TASK, part):
-        one = _known(found, row[0])
-        one.add("tasks", row[:_SHARED])
-        _try(one, f"its task {row[1]}", lambda body=row[4]: rows.task(body))
+        stored = _known(instances, row[0])
+        stored.add("tasks", row[:_SHARED])
+        _try(stored, f"its task {row[1]}", lambda body=row[4]: rows.task(body))
     async for row in rows_of(end, COMMAND, part):
-        _known(found, row[0]).add("commands", row)
+        _known(instances, row[0]).add("commands", row)
     async for row in rows_of(end, EVENT, part):
-        one, run = runs[row[0]]
-        one.add("history", row)
+        stored, run = runs[row[0]]
+        stored.add("history", row)
         _fold(machine, run, row)
-    for one in found.values():
-        _check_ends(one)
-    return found
+    for stored in instances.values():
+        _check_ends(stored)
+    return instances
 
 
 def _known(
-    found: dict[int, StoredInstance], key: int, namespace: str = "", workflow_id: str | None = None
+    instances: dict[int, StoredInstance], key: int, namespace: str = "", workflow_id: str | None = None
 ) -> StoredInstance:
     """The instance of this key. Rows whose instance has none are copied and compared, too."""
-    if key not in found:
-        found[key] = StoredInstance(namespace, workflow_id or f"of key {key}")
-    return found[key]
+    if key not in instances:
+        instances[key] = StoredInstance(namespace, workflow_id or f"of key {key}")
+    return instances[key]
 
 
-def _opened(one: StoredInstance, row: Row) -> _StoredRun:
+def _opened(stored: StoredInstance, row: Row) -> _StoredRun:
     instance = Instance(row[1], row[4], row[5])
     instance.workflow_type = row[6]
-    if one.row is not None and one.row[_AT["run"]] == row[0]:
-        instance.cursor = one.row[_AT["cursor"]]
+    if stored.row is not None and stored.row[_AT["run"]] == row[0]:
+        instance.cursor = stored.row[_AT["cursor"]]
     instance.run = Run(row[0], row[2], row[3])
     return _StoredRun(instance, instance.run, row[_OF_RUN["length"]])
 
@@ -125,36 +127,36 @@ def _fold(machine: Machine, run: _StoredRun, row: Row) -> None:
         run.end = event.sequence, event.checksum
     except HistoryDamaged as damage:
         run.damage = f"event {damage.sequence}: {damage.why}"
-    except Exception as error:  # what was never written by us may lead anywhere
+    except Exception as error:  # rows that Backstay never wrote may raise anything
         run.damage = f"event {row[1]}: it does not follow from those before it ({error!r})"
 
 
-def _check_ends(one: StoredInstance) -> None:
+def _check_ends(stored: StoredInstance) -> None:
     """Compare where histories end with what rows say."""
-    current = None if one.row is None else one.row[_AT["run"]]
-    for key, run in one.runs.items():
+    current = None if stored.row is None else stored.row[_AT["run"]]
+    for key, run in stored.runs.items():
         if run.damage is None and key != current and run.end[0] < run.length:
             run.damage = f"event {run.end[0] + 1}: missing, and so is everything after it"
-    if one.row is None:
-        one.damage.append("the row of the workflow is missing")
+    if stored.row is None:
+        stored.damage.append("the row of the workflow is missing")
     elif current is None:
-        if one.row[_AT["length"]]:
-            one.damage.append("its row names none of its runs")
+        if stored.row[_AT["length"]]:
+            stored.damage.append("its row names none of its runs")
     else:
-        ended = one.row[_AT["length"]], one.row[_AT["checksum"]]
-        named = one.runs.get(current)
-        newest = max(one.runs.values(), key=lambda run: run.run.number, default=None)
+        ended = stored.row[_AT["length"]], stored.row[_AT["checksum"]]
+        named = stored.runs.get(current)
+        newest = max(stored.runs.values(), key=lambda run: run.run.number, default=None)
         if newest is not None and newest is not named and newest.end == ended:
             pass  # an engine takes the newest run, and mends the row
         elif named is None:
-            one.damage.append("the row of its current run is missing")
+            stored.damage.append("the row of its current run is missing")
         elif named.damage is None and named.end != ended:
             named.damage = f"event {named.end[0]}: it is not the event its workflow ended with"
-    one.damage += [f"run {run.run.run_id}, {run.damage}" for run in one.runs.values() if run.damage is not None]
+    stored.damage += [f"run {run.run.run_id}, {run.damage}" for run in stored.runs.values() if run.damage is not None]
 
 
-def _try(one: StoredInstance, what: str, read: Callable[[], object]) -> None:
+def _try(stored: StoredInstance, what: str, read: Callable[[], object]) -> None:
     try:
         read()
     except Exception as error:
-        one.damage.append(f"{what} cannot be read ({error})")
+        stored.damage.append(f"{what} cannot be read ({error})")

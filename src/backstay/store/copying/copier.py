@@ -1,4 +1,4 @@
-"""The copy itself: what it refuses, pages, and the comparison at the end."""
+"""The copy itself: its checks, its pages, and the comparison at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from backstay.kernel.machine import Machine
-from backstay.store import StoreError
 from backstay.store.copying.checking import StoredInstance, read_instances
 from backstay.store.copying.mark import KIND, CopyMark, mark_of
 from backstay.store.copying.sqlite_end import SqliteEnd
@@ -31,6 +30,7 @@ from backstay.store.copying.tables import (
     all_rows,
     rows_of,
 )
+from backstay.store.errors import StoreError
 from backstay.store.opening import open_store
 from backstay.store.sqlite import SqliteStore
 
@@ -38,7 +38,7 @@ PAGE, EVENTS = 500, 20_000  # instances of a transaction; their events, if it is
 ROWS, BYTES = 5000, 4 << 20  # of one statement, and so in memory
 
 Progress = Callable[[str, int, int], None]
-"""Called with what is being done, and how many instances of how many are."""
+"""Called with the current step, and the number of finished instances and of all."""
 
 _PUT_MARK = (
     "insert into registry (kind, namespace, name, body) values (?, '', '', ?)"
@@ -47,31 +47,40 @@ _PUT_MARK = (
 
 
 class CopyReport(NamedTuple):
-    """What was done. `differences` and `damaged` say of which workflow and what, one a line."""
+    """The result of a copy. `differences` and `damaged` say of which workflow and what, one a line."""
 
     compared: int  # instances
     resumed: int  # how many of the instances an earlier copy had brought over
-    discarded: bool  # an earlier copy was, because the source had changed since or the caller said so
+    discarded: bool  # whether an earlier copy was discarded, because the source had changed since or on request
     differences: list[str]
     damaged: list[str]
 
 
 class DamagedSource(Exception):
-    """Histories of the source do not match their checksums, and nobody said that they are to be copied."""
+    """Histories of the source do not match their checksums, and the caller did not ask to copy them."""
 
-    def __init__(self, found: list[str]) -> None:
-        super().__init__(f"{len(found)} workflows of the source are damaged")
-        self.found = found
+    def __init__(self, damages: list[str]) -> None:
+        super().__init__(f"{len(damages)} workflows of the source are damaged")
+        self.found = damages
 
 
 class Copier:
-    """`source` and `target` are open."""
+    """`source` and `target` are open. `leaves_out`: whether entries of the registry of this kind are not copied."""
 
-    def __init__(self, source: CopyEnd, target: CopyEnd, machine: Machine, progress: Progress) -> None:
+    def __init__(
+        self,
+        source: CopyEnd,
+        target: CopyEnd,
+        machine: Machine,
+        progress: Progress,
+        *,
+        leaves_out: Callable[[str], bool],
+    ) -> None:
         self._source = source
         self._target = target
         self._machine = machine
         self._progress = progress
+        self._leaves_out = leaves_out
         self._total = 0
         self._discarded = False
 
@@ -104,7 +113,7 @@ class Copier:
     # -- copying
 
     async def _fingerprint(self) -> str:
-        """What tells whether the source has changed since: every decision changes the row of its instance."""
+        """The state that shows whether the source has changed since: every decision changes the row of its instance."""
         seen = blake2b(digest_size=16)
         for statement in ("select key, last from workflow order by key", "select key from run order by key"):
             async for row in self._source.rows(statement):
@@ -148,8 +157,8 @@ class Copier:
         refused: list[str] = []
         done = mark.copied
         async for part, keys in self._parts(mark.after):
-            found = await read_instances(self._source, self._machine, part)
-            refused += [] if with_damaged else _damaged(found)
+            instances = await read_instances(self._source, self._machine, part)
+            refused += [] if with_damaged else _damaged(instances)
             done += len(keys)
             if refused:
                 self._progress("checked", done, self._total)
@@ -168,11 +177,12 @@ class Copier:
         await self._target.write(insert_all, _put(mark))
 
     async def _rest(self) -> None:
-        """What belongs to no instance: little, and so in one transaction, which an earlier copier may have done already."""
+        """The rows that belong to no instance: few, and so in one transaction, which an earlier copier may have done
+        already."""
 
         async def insert_all(insert: Insert) -> None:
             for table in WHOLE:
-                await _pour(all_rows(self._source, table), table, insert)
+                await _pour(self._copied_rows(self._source, table), table, insert)
 
         await self._target.write(
             insert_all,
@@ -181,15 +191,20 @@ class Copier:
             ("delete from registry where kind <> ?", (KIND,)),
         )
 
+    async def _copied_rows(self, end: CopyEnd, table: CopiedTable) -> AsyncIterator[Row]:
+        async for row in all_rows(end, table):
+            if table is not REGISTRY or not (row[0] == KIND or self._leaves_out(row[0])):
+                yield row
+
     async def _parts(self, after: int) -> AsyncIterator[tuple[KeyRange, list[int]]]:
         """All instances after a key, in pages. The last page has no end, and rows without an instance are in some page, too."""
         while after < LAST_KEY:
             statement = f"select key, length from workflow where key > ? order by key limit {PAGE + 1}"
-            found = [(row[0], row[1]) async for row in self._source.rows(statement, after)]
-            sizes = accumulate(length for _, length in found)
+            rows = [(row[0], row[1]) async for row in self._source.rows(statement, after)]
+            sizes = accumulate(length for _, length in rows)
             fitting = sum(size <= EVENTS for size in sizes)
-            keys = [key for key, _ in found[: max(1, min(fitting, PAGE))]]
-            part = KeyRange(after, keys[-1] if len(keys) < len(found) else LAST_KEY)
+            keys = [key for key, _ in rows[: max(1, min(fitting, PAGE))]]
+            part = KeyRange(after, keys[-1] if len(keys) < len(rows) else LAST_KEY)
             yield part, keys
             after = part.last
 
@@ -202,7 +217,7 @@ class Copier:
     # -- comparing
 
     async def _compared(self) -> tuple[list[str], list[str]]:
-        """What differs between the two ends, and what is damaged on both alike."""
+        """The differences between the two ends, and the damage that both have."""
         differences: list[str] = []
         damaged: list[str] = []
         done = 0
@@ -225,8 +240,7 @@ class Copier:
         there, here = [
             {
                 tuple(row[:width]): blake2b(repr(tuple(row)).encode(), digest_size=16).digest()
-                async for row in all_rows(end, table)
-                if not (table is REGISTRY and row[0] == KIND)
+                async for row in self._copied_rows(end, table)
             }
             for end in (self._source, self._target)
         ]
@@ -244,33 +258,37 @@ def _how(there: object, here: object) -> str:
 
 
 def _differing(there: StoredInstance | None, here: StoredInstance | None) -> list[str]:
-    one = there or here
-    assert one is not None
+    instance = there or here
+    assert instance is not None
     if there is None or here is None:
-        return [f"workflow {_name(one)}: {_how(there, here)}"]
+        return [f"workflow {_name(instance)}: {_how(there, here)}"]
     kinds = there.differences(here)
-    said = [f"its {' and '.join(kinds)} differ"] if kinds else []
+    differences = [f"its {' and '.join(kinds)} differ"] if kinds else []
     if here.damage != there.damage:
-        said += [f"damaged in the target, {damage}" for damage in here.damage]
-    return [f"workflow {_name(one)}: {'; '.join(said)}"] if said else []
+        differences += [f"damaged in the target, {damage}" for damage in here.damage]
+    return [f"workflow {_name(instance)}: {'; '.join(differences)}"] if differences else []
 
 
-def _damaged(found: dict[int, StoredInstance]) -> list[str]:
-    return [f"workflow {_name(one)}: {damage}" for one in found.values() for damage in one.damage]
+def _damaged(instances: dict[int, StoredInstance]) -> list[str]:
+    return [f"workflow {_name(instance)}: {damage}" for instance in instances.values() for damage in instance.damage]
 
 
-def _name(one: StoredInstance) -> str:
-    return one.workflow_id if one.namespace in ("", "default") else f"{one.namespace}/{one.workflow_id}"
+def _name(instance: StoredInstance) -> str:
+    return (
+        instance.workflow_id
+        if instance.namespace in ("", "default")
+        else f"{instance.namespace}/{instance.workflow_id}"
+    )
 
 
 def _put(mark: CopyMark) -> tuple[str, Row]:
     return _PUT_MARK, (KIND, msgspec.json.encode(mark))
 
 
-async def _pour(found: AsyncIterator[Row], table: CopiedTable, insert: Insert) -> None:
+async def _pour(source: AsyncIterator[Row], table: CopiedTable, insert: Insert) -> None:
     rows: list[Row] = []
     size = 0
-    async for row in found:
+    async for row in source:
         rows.append(row)
         size += sum(len(value) for value in row if isinstance(value, bytes))
         if len(rows) >= ROWS or size >= BYTES:
@@ -283,8 +301,8 @@ async def _pour(found: AsyncIterator[Row], table: CopiedTable, insert: Insert) -
 _MISSING: Any = object()
 
 
-async def _first(found: AsyncIterator[Row], default: Any = _MISSING) -> Any:
-    rows: Sequence[Row] = [row async for row in found]
+async def _first(source: AsyncIterator[Row], default: Any = _MISSING) -> Any:
+    rows: Sequence[Row] = [row async for row in source]
     return rows[0] if rows or default is _MISSING else default
 
 

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from backstay.store import RegistryEntry, Store, Unavailable
+from backstay.store import RegistryEntry, Store
+from backstay.store.errors import Unavailable
 
 KIND = "unfinished_copy"
 
 
 class CopyMark(msgspec.Struct, frozen=True, kw_only=True):
-    """Which source is being copied, and how far."""
+    """The source of a copy, and the progress."""
 
     source: str
     target: str
-    fingerprint: str  # of what the source held when the copy began
+    fingerprint: str  # of the source when the copy began
     after: int = 0  # the instances up to this key are here
     copied: int = 0  # how many these are
 
@@ -35,6 +36,6 @@ def refuse_mark(entries: Sequence[RegistryEntry]) -> None:
     mark = mark_of(entries)
     if mark is not None:
         raise Unavailable(
-            f"the copy of {mark.source} into {mark.target} is not finished; run the same `dw store copy` again, it goes on"
-            " where it was"
+            f"the copy of {mark.source} into {mark.target} is not finished; run the same `dw store copy` again to"
+            " continue it"
         )

@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from backstay.store import StoreError, rows
+from backstay.store import rows
 from backstay.store.copying.tables import COPIED, TASK, CopiedTable, Insert, Row
+from backstay.store.errors import StoreError
 from backstay.store.postgresql import PostgresqlStore
 from backstay.store.postgresql.columns import call_of
 from backstay.store.postgresql.connection import LOCK, Address, connect
@@ -38,10 +39,10 @@ where l.locktype = 'advisory'
 class PostgresqlEnd:
     position = "position"
 
-    def __init__(self, store: PostgresqlStore, place: Address) -> None:
+    def __init__(self, store: PostgresqlStore, database: Address) -> None:
         self.store = store
-        self.shown = f"{place.shown}?schema={place.schema}"
-        self._place = place
+        self.shown = f"{database.shown}?schema={database.schema}"
+        self._place = database
         self._reading: Any = None
         self._tables = ", ".join(table.name for table in COPIED)
 
@@ -50,9 +51,13 @@ class PostgresqlEnd:
             return
         connection: Any = await connect(self._place)
         with self._errors():
-            found = await connection.fetch(_ENGINE, LOCK)
+            sessions = await connection.fetch(_ENGINE, LOCK)
             await connection.close()
-        which = "a process" if not found else f"a process at {found[0][2]} (session {found[0][0]}, {found[0][1]!r})"
+        which = (
+            "a process"
+            if not sessions
+            else f"a process at {sessions[0][2]} (session {sessions[0][0]}, {sessions[0][1]!r})"
+        )
         raise StoreError(f"{which} runs the engine of {self.shown}; stop it, so that nothing changes during the copy")
 
     async def freeze(self) -> None:
@@ -83,8 +88,8 @@ class PostgresqlEnd:
 
         await self.store.writer.do(within)
 
-    async def _insert(self, session: Any, table: CopiedTable, found: Sequence[Row]) -> None:
-        for row in found:
+    async def _insert(self, session: Any, table: CopiedTable, records: Sequence[Row]) -> None:
+        for row in records:
             if any(isinstance(value, str) and "\0" in value for value in row):
                 raise StoreError(
                     f"a row of the table {table.name} has a text with a zero byte, which PostgreSQL cannot store:"
@@ -92,8 +97,10 @@ class PostgresqlEnd:
                 )
         columns = table.columns
         if table is TASK:
-            columns, found = (*columns, "until", "call"), [task_row(row) for row in found]
-        await session.copy_records_to_table(table.name, schema_name=self._place.schema, columns=columns, records=found)
+            columns, records = (*columns, "until", "call"), [task_row(row) for row in records]
+        await session.copy_records_to_table(
+            table.name, schema_name=self._place.schema, columns=columns, records=records
+        )
 
     async def clear(self) -> None:
         async def remove(session: DriverConnection) -> None:

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from backstay.store import StoreError
 from backstay.store.copying.tables import COPIED, RUN, CopiedTable, Insert, Row, columns_of
+from backstay.store.errors import StoreError
 from backstay.store.sql import queries
 from backstay.store.sqlite import SqliteStore
 from backstay.store.sqlite.connection import unavailable
@@ -28,9 +28,9 @@ class SqliteEnd:
 
     @property
     def _connection(self) -> sqlite3.Connection:
-        found = self.store.writer.connection
-        assert found is not None, "nothing but `close` takes it away"
-        return found
+        connection = self.store.writer.connection
+        assert connection is not None, "nothing but `close` takes it away"
+        return connection
 
     async def hold(self) -> None:
         path = self.store.path
@@ -56,8 +56,8 @@ class SqliteEnd:
     async def rows(self, statement: str, *given: Any) -> AsyncIterator[Row]:
         try:
             cursor = self._connection.execute(statement, given)
-            while found := cursor.fetchmany(_SOME):
-                for row in found:
+            while page := cursor.fetchmany(_SOME):
+                for row in page:
                     yield row
         except sqlite3.Error as error:
             raise unavailable(self.store.path, error) from error
@@ -116,14 +116,14 @@ def _engine(path: str) -> int | None:
 
 def _users(path: str) -> list[int]:
     """Other processes that have the file open, as far as this system and this user can know."""
-    found: list[int] = []
+    processes: list[int] = []
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():
             continue
         with suppress(OSError):
             if any(os.readlink(file) in (path, f"{path}-wal") for file in (process / "fd").iterdir()):
-                found.append(int(process.name))
-    return sorted(found)
+                processes.append(int(process.name))
+    return sorted(processes)
 
 
 def _process(number: int | None) -> str:

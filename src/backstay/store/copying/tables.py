@@ -1,7 +1,7 @@
-"""What is copied: tables with their columns, and how the rows of some instances are read.
+"""The tables that are copied, with their columns, and how the rows of some instances are read.
 
-Not copied: notices and writers, which belong to processes; facets, which the target makes of its runs. Stored views are copied as
-they are. What is missing in them or old is made again by the next engine, as ever.
+Not copied: notices and writers, which belong to processes, and entries of the registry that the caller leaves out; facets, which the target makes of its runs. Stored views are copied as
+they are. The next engine rebuilds missing or outdated ones, as always.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class CopyEnd(Protocol):
         ...
 
     async def freeze(self) -> None:
-        """Let nobody write, until `thaw`."""
+        """Lock the database for writes, until `thaw`."""
         ...
 
     async def thaw(self) -> None: ...
@@ -87,7 +87,7 @@ class CopyEnd(Protocol):
         ...
 
     async def write(self, work: Callable[[Insert], Awaitable[None]], *before: tuple[str, Row]) -> None:
-        """One transaction: statements first, then what is inserted."""
+        """One transaction: statements first, then the inserts."""
         ...
 
     async def clear(self) -> None:
@@ -95,7 +95,7 @@ class CopyEnd(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Let the database learn what was loaded into it."""
+        """Let the database collect statistics of the loaded rows."""
         ...
 
     async def close(self) -> None: ...

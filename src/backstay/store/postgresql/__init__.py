@@ -13,7 +13,8 @@ from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
-from backstay.store import Applied, Deferred, Loaded, Located, Opening, RegistryEntry, RunFilter, Unavailable
+from backstay.store import Applied, Deferred, Loaded, Located, Opening, RegistryEntry, RunFilter
+from backstay.store.errors import Unavailable
 from backstay.store.ownership import SHARDS, NodeFacts, Ownership, ShardRow, bytes_of
 from backstay.store.postgresql.connection import Address, address, check_commits, check_sessions, connect, prepare
 from backstay.store.postgresql.listing import DIALECT, select_runs
@@ -40,32 +41,32 @@ class PostgresqlStore(Reading):
     shared = True
     _dialect = DIALECT
 
-    def __init__(self, place: Address, kinds: dict[str, type[Event]], readers: Readers, evidence: bool) -> None:
-        self.path = place.shown
+    def __init__(self, database: Address, kinds: dict[str, type[Event]], readers: Readers, evidence: bool) -> None:
+        self.path = database.shown
         self._kinds = kinds
         self._sql = queries("backstay.store.postgresql", numbered=True)
         self._readers = readers
         self.exclusive = False
         self.shards = SHARDS
         self.owned = bytearray(SHARDS)
-        self.writer = PostgresqlWriter(place, self._sql, self.owned, evidence=evidence)
+        self.writer = PostgresqlWriter(database, self._sql, self.owned, evidence=evidence)
         self._nodes = PostgresqlNodes(self.writer, self._sql, self._fetch)
         self._others: Found | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def open(cls, url: str, kinds: dict[str, type[Event]], *, create: bool = True) -> Self:
-        place = address(url)
-        connection = await connect(place)
+        database = address(url)
+        connection = await connect(database)
         try:
-            evidence = await check_sessions(place, connection)
-            if place.pooled:
-                await check_commits(place, connection)
-            await prepare(connection, place, create)
+            evidence = await check_sessions(database, connection)
+            if database.pooled:
+                await check_commits(database, connection)
+            await prepare(connection, database, create)
         except BaseException:
             connection.terminate()
             raise
-        store = cls(place, kinds, Readers(place, connection), evidence)
+        store = cls(database, kinds, Readers(database, connection), evidence)
         try:
             await store.changed()
         except BaseException:
@@ -172,15 +173,18 @@ class PostgresqlStore(Reading):
         before, self._others = self._others, await self._fetch("others", self.writer.id)
         return self._others != before
 
+    def undisturbed(self) -> bool:
+        return False  # only the database knows
+
     async def registry_version(self) -> int | None:
         return (await self._fetch("registry_version"))[0][0]
 
     async def notices(self, *, shards: Sequence[int] | None = None) -> list[int]:
         """Read and delete the notices. They are returned again if the answer of the delete is lost."""
-        found: Found = await self._ask("notices", (), lambda found: found, shards=shards)
-        if found:
-            await self.writer.forget_notices([key for key, _ in found])
-        return list(dict.fromkeys(workflow for _, workflow in found))
+        rows: Found = await self._ask("notices", (), lambda rows: rows, shards=shards)
+        if rows:
+            await self.writer.forget_notices([key for key, _ in rows])
+        return list(dict.fromkeys(workflow for _, workflow in rows))
 
     async def close(self) -> None:
         await self.writer.close(CLOSING)
@@ -199,21 +203,21 @@ class PostgresqlStore(Reading):
         return names
 
     async def _answer(self, query: str, parameters: Sequence[Any], shape: Callable[[Found], T]) -> T:
-        found = await self._fetch(query, *parameters)
+        rows = await self._fetch(query, *parameters)
         try:
-            return shape(found)
+            return shape(rows)
         except HistoryDamaged as damage:
             raise named(damage, await self._fetch("run_by_key", damage.run)) from damage.__cause__
 
     def leased_by(self, namespace: str, owner: str, call: str) -> Awaitable[list[Task]]:
         hashed = call_hash(namespace, owner, call)
-        return self._ask("by_call", (hashed,), lambda found: of_call(tasks_of(found), namespace, owner, call))
+        return self._ask("by_call", (hashed,), lambda rows: of_call(tasks_of(rows), namespace, owner, call))
 
     async def load(self, key: int) -> Loaded | None:
-        found = await self._fetch("load", key)
-        if not found:
+        rows = await self._fetch("load", key)
+        if not rows:
             return None
-        *columns, tasks, events = found[0]
+        *columns, tasks, events = rows[0]
         run = columns[INSTANCE:]
         assert len(run) == RUN
         instance = columns[:INSTANCE]
@@ -228,10 +232,10 @@ class PostgresqlStore(Reading):
             return found_by_order(self._kinds, instance, tasks, newest[0], events)
 
     async def opening(self, key: int) -> Opening | None:
-        found = await self._fetch("opening", key)
-        if not found:
+        rows = await self._fetch("opening", key)
+        if not rows:
             return None
-        *columns, tasks = found[0]
+        *columns, tasks = rows[0]
         run = columns[INSTANCE:]
         return opened(self._kinds, columns[:INSTANCE], tasks, None if run[0] is None else run)
 

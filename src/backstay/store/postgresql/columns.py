@@ -18,7 +18,7 @@ from backstay.store.rows import call_hash, coalesced, encode, text
 Row = tuple[Any, ...]
 
 
-WIDTHS = (16, 14, 19, 8, 8, 12, 2, 6, 2, 7)
+WIDTHS = (17, 15, 19, 8, 8, 12, 2, 6, 2, 7)
 """How many columns each table takes, in the order of `shapes.TABLES`."""
 
 
@@ -101,14 +101,14 @@ class Columns:
 
 
 def call_of(t: Task) -> int | None:
-    """By what a worker finds the task again that a poll of it got."""
+    """The key by which a worker finds the task of an earlier poll again."""
     if t.call is None or t.owner is None:
         return None
     return call_hash(t.routing.namespace, t.owner, t.call)
 
 
 def _wanted(t: Task) -> Row:
-    """Which workers a task waits for."""
+    """The workers that a task waits for."""
     routing = t.routing
     return routing.namespace, routing.queue, t.kind, t.type, routing.compatibility or ""
 
@@ -143,6 +143,7 @@ def _new(w: InstanceRow) -> Row:
         w.reserved_at,
         w.waits_externally,
         w.unanswered,
+        w.attempts,
         pack_buffered(w.buffered_events) if w.buffered_events else None,
     )
 
@@ -162,6 +163,7 @@ def _guard(w: InstanceRow, after: int) -> Row:
         w.checksum,
         w.waits_externally,
         w.unanswered,
+        w.attempts,
         pack_buffered(w.buffered_events) if w.buffered_events else None,
         w.workflow_type,
     )

@@ -1,7 +1,7 @@
-"""Opening a PostgreSQL database safely: the URL, sessions, migrations, and errors that say what to do.
+"""Opening a PostgreSQL database safely: the URL, sessions, migrations, and errors with advice.
 
-Everything of ours lives in one schema (`backstay`, or what `?schema=` says), which is ours alone and of a version we know,
-or is left untouched.
+All tables live in one schema (`backstay`, or that of `?schema=`). A schema of another program or of an unknown version
+is left untouched.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from secrets import randbits
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from backstay.store import IncompatibleStore, StoreError, Unavailable
 from backstay.store.address import shown
+from backstay.store.errors import IncompatibleStore, StoreError, Unavailable
 from backstay.store.postgresql import forks
 from backstay.store.postgresql.driver import POOLED, DriverConnection, asyncpg, unavailable
 from backstay.store.postgresql.pooled import PooledConnection
@@ -72,60 +72,60 @@ def address(url: str) -> Address:
     )
 
 
-async def connect(place: Address) -> DriverConnection:
-    """A session with our settings. Errors say what to do."""
+async def connect(database: Address) -> DriverConnection:
+    """A session with our settings. Errors have advice."""
     try:
         connection = await asyncpg.connect(
-            place.dsn,
+            database.dsn,
             timeout=PATIENCE,
             command_timeout=LONGEST,
-            statement_cache_size=0 if place.pooled else 100,
+            statement_cache_size=0 if database.pooled else 100,
         )
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise unavailable(place.shown, error) from error
+        raise unavailable(database.shown, error) from error
     except ValueError as error:  # the URL itself
-        raise StoreError(f"{place.shown}: {error}; use postgresql://user@host:5432/database") from error
+        raise StoreError(f"{database.shown}: {error}; use postgresql://user@host:5432/database") from error
     forks.opened(connection)
-    if place.pooled:
-        return PooledConnection(connection, place.schema)
+    if database.pooled:
+        return PooledConnection(connection, database.schema)
     # As a statement of its own: a pooler refuses, or even ignores, most settings at the start of a session.
-    settings = {name: value for name, value in _SETTINGS.items() if name not in place.given}
+    settings = {name: value for name, value in _SETTINGS.items() if name not in database.given}
     try:
         await connection.execute(
-            ";".join(f"set {name} = '{value}'" for name, value in {**settings, "search_path": place.schema}.items())
+            ";".join(f"set {name} = '{value}'" for name, value in {**settings, "search_path": database.schema}.items())
         )
     except BaseException as error:
         connection.terminate()
         if isinstance(error, Exception):
-            raise unavailable(place.shown, error) from error
+            raise unavailable(database.shown, error) from error
         raise
     return connection
 
 
-async def check_sessions(place: Address, connection: DriverConnection) -> bool:
+async def check_sessions(database: Address, connection: DriverConnection) -> bool:
     """Refuse a pooler that shares a session of the server between clients: locks and settings of ours belong to a session.
 
     Returns whether one session sees the locks of another: not every database that speaks like PostgreSQL has real ones.
     """
-    if place.pooled:
+    if database.pooled:
         return False
-    other = await connect(place)
+    other = await connect(database)
     try:
-        first, second = [(await one.fetch("select pg_backend_pid()"))[0][0] for one in (connection, other)]
+        first, second = [(await session.fetch("select pg_backend_pid()"))[0][0] for session in (connection, other)]
         shares = first == second
-        seen = place.sessions and not shares and await sees_locks(connection, other)
+        seen = database.sessions and not shares and await sees_locks(connection, other)
     except (asyncpg.DuplicatePreparedStatementError, asyncpg.InvalidSQLStatementNameError):
         shares, seen = True, False
     except asyncpg.PostgresError as error:
-        raise unavailable(place.shown, error) from error
+        raise unavailable(database.shown, error) from error
     finally:
         other.terminate()
     if shares:
-        raise StoreError(f"{place.shown} is a pooler in transaction mode: {POOLED}")
+        raise StoreError(f"{database.shown} is a pooler in transaction mode: {POOLED}")
     return seen
 
 
-async def sees_locks(one: DriverConnection, other: DriverConnection) -> bool:
+async def sees_locks(connection: DriverConnection, other: DriverConnection) -> bool:
     sql = queries("backstay.store.postgresql", numbered=True)
     number = randbits(62)
 
@@ -135,27 +135,27 @@ async def sees_locks(one: DriverConnection, other: DriverConnection) -> bool:
     try:
         return (
             await ask(other, "lock_probe")
-            and await ask(one, "id_locked")
-            and not await ask(one, "lock_probe")
+            and await ask(connection, "id_locked")
+            and not await ask(connection, "lock_probe")
             and await ask(other, "unlock_probe")
-            and not await ask(one, "id_locked")
+            and not await ask(connection, "id_locked")
         )
     except asyncpg.PostgresError:
         return False
 
 
-async def writing(place: Address) -> DriverConnection:
+async def writing(database: Address) -> DriverConnection:
     """A session whose commits are on disk when they are answered."""
-    connection = await connect(place)
+    connection = await connect(database)
     try:
-        if place.pooled:
-            await check_commits(place, connection)
+        if database.pooled:
+            await check_commits(database, connection)
             return connection
         # Stricter settings (a synchronous standby) stay as they are.
         await connection.execute(
             "select set_config('synchronous_commit', 'on', false) where current_setting('synchronous_commit') = 'off'"
         )
-        # What is written is found by its key. A plan made while a table was small must not read all of it later.
+        # Rows to write are found by their keys. A plan made while a table was small must not read all of it later.
         await connection.execute("set enable_seqscan = off")
         await connection.execute("set enable_mergejoin = off")
     except BaseException:
@@ -164,12 +164,12 @@ async def writing(place: Address) -> DriverConnection:
     return connection
 
 
-async def check_commits(place: Address, connection: DriverConnection) -> None:
+async def check_commits(database: Address, connection: DriverConnection) -> None:
     """Refuse a user whose commits may be lost: in a session that is not ours, nothing can be set for longer than a statement."""
     ((commit, user),) = await connection.fetch("select current_setting('synchronous_commit'), current_user")
     if commit == "off":
         raise StoreError(
-            f"{place.shown} answers commits that are not on disk; through a pooler in transaction mode this cannot be changed"
+            f"{database.shown} answers commits that are not on disk; through a pooler in transaction mode this cannot be changed"
             f" for one session: alter role {user} set synchronous_commit = on"
         )
 
@@ -181,32 +181,32 @@ def check_server(where: str, version: tuple[int, ...]) -> None:
         )
 
 
-async def prepare(connection: DriverConnection, place: Address, create: bool) -> None:
+async def prepare(connection: DriverConnection, database: Address, create: bool) -> None:
     """Make the schema ours if it is new, refuse it untouched if it is not ours. Nothing is written if it is up to date."""
-    check_server(place.shown, connection.get_server_version())
+    check_server(database.shown, connection.get_server_version())
     steps = migrations("backstay.store.postgresql")
     try:
-        version = await _version(connection, place, steps)
+        version = await _version(connection, database, steps)
         if version == 0 and not create:
             raise StoreError(
-                f"{place.shown} has no schema {place.schema} of Backstay; name another one with ?schema= in the URL, or"
+                f"{database.shown} has no schema {database.schema} of Backstay; name another one with ?schema= in the URL, or"
                 " start a server or a program on it, which makes one"
             )
         if version < steps[-1].number:
-            await migrate(connection, place, steps)
+            await migrate(connection, database, steps)
     except asyncpg.PostgresError as error:
-        raise unavailable(place.shown, error) from error
+        raise unavailable(database.shown, error) from error
 
 
-async def migrate(connection: DriverConnection, place: Address, steps: list[Migration]) -> None:
+async def migrate(connection: DriverConnection, database: Address, steps: list[Migration]) -> None:
     """Bring the schema to our version, all of it or nothing. Forward only; another process may be faster."""
     async with connection.transaction():
-        await connection.execute("select pg_advisory_xact_lock($1, hashtext($2))", LOCK, place.schema)
-        if not await connection.fetch("select 1 from pg_namespace where nspname = $1", place.schema):
-            await connection.execute(f'create schema "{place.schema}"')
-        if place.pooled:
-            await connection.execute(f'set local search_path = "{place.schema}"')
-        version = await _version(connection, place, steps)
+        await connection.execute("select pg_advisory_xact_lock($1, hashtext($2))", LOCK, database.schema)
+        if not await connection.fetch("select 1 from pg_namespace where nspname = $1", database.schema):
+            await connection.execute(f'create schema "{database.schema}"')
+        if database.pooled:
+            await connection.execute(f'set local search_path = "{database.schema}"')
+        version = await _version(connection, database, steps)
         await connection.execute(
             "create table if not exists migration (number integer primary key, name text not null, checksum text not null)"
         )
@@ -218,21 +218,21 @@ async def migrate(connection: DriverConnection, place: Address, steps: list[Migr
                 )
 
 
-async def _version(connection: DriverConnection, place: Address, steps: list[Migration]) -> int:
+async def _version(connection: DriverConnection, database: Address, steps: list[Migration]) -> int:
     """The newest migration of the schema, 0 if it is empty."""
     tables = {
         name
-        for (name,) in await connection.fetch("select tablename from pg_tables where schemaname = $1", place.schema)
+        for (name,) in await connection.fetch("select tablename from pg_tables where schemaname = $1", database.schema)
     }
     if not tables:
         return 0
-    where = f"schema {place.schema} of {place.shown}"
+    where = f"schema {database.schema} of {database.shown}"
     try:
         recorded: Any = await connection.fetch("select number, checksum from migration order by number")
     except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError) as error:
-        if not (await connection.fetch("select has_schema_privilege($1, 'usage')", place.schema))[0][0]:
+        if not (await connection.fetch("select has_schema_privilege($1, 'usage')", database.schema))[0][0]:
             raise unavailable(
-                place.shown, asyncpg.InsufficientPrivilegeError(f"permission denied for schema {place.schema}")
+                database.shown, asyncpg.InsufficientPrivilegeError(f"permission denied for schema {database.schema}")
             ) from error
         raise IncompatibleStore(
             f"{where} belongs to another program; name one of Backstay's own with ?schema= in the URL"
@@ -243,5 +243,5 @@ async def _version(connection: DriverConnection, place: Address, steps: list[Mig
     return version
 
 
-def closed(place: Address) -> Unavailable:
-    return Unavailable(f"{place.shown}: the database is closed")
+def closed(database: Address) -> Unavailable:
+    return Unavailable(f"{database.shown}: the database is closed")

@@ -1,4 +1,4 @@
-"""asyncpg, as far as we use it, and what its errors mean to a store."""
+"""The used part of asyncpg, and the meaning of its errors for a store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Protocol
 
-from backstay.store import StoreError, Unavailable
+from backstay.store.errors import StoreError, Unavailable
 
 try:
     asyncpg: Any = import_module("asyncpg")
@@ -27,10 +27,10 @@ class DriverConnection(Protocol):
 
 _BROKEN = (OSError, TimeoutError, EOFError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
-# By the first two characters of an SQLSTATE: what is wrong with the rows of one decision, and with nothing else.
+# The first two characters of an SQLSTATE for errors in the rows of one decision only.
 _CULPRIT = {"21", "22", "23", "54"}
 
-# The server ended the session, so what it was doing may be done or not.
+# The server ended the session, so the outcome of its statement is unknown.
 _LOST = {"57P01", "57P02", "57P05"}
 
 POOLED = (
@@ -40,26 +40,26 @@ POOLED = (
 
 _ADVICE = {
     "08": "the connection failed; it goes on by itself when the server can be reached",
-    "08P01": "the server or a pooler before it does not take what was sent; look into its log",
+    "08P01": "the server or its pooler rejected the message; see its log",
     "26000": f"a pooler in transaction mode? {POOLED}",
     "42P05": f"a pooler in transaction mode? {POOLED}",
     "28P01": "check the user and password in the URL, PGPASSWORD or ~/.pgpass",
-    "28": "the server does not let this user in; check the URL, the role and pg_hba.conf",
+    "28": "the server rejects this user; check the URL, the role and pg_hba.conf",
     "3D": "create it first, for example with `createdb`",
     "3F": "create the schema first, or name another one with ?schema= in the URL",
     "25006": "this is a read-only standby, or the database is set to read only; name the primary,"
     " or several hosts and target_session_attrs=read-write",
     "42501": "grant this user the right to use and to create in the schema, or to create schemas in the database;"
     " docs/how-to/postgresql.md lists the rights that are needed",
-    "42P01": "a table of ours is gone; restore the database from a backup",
+    "42P01": "a table of Backstay is missing; restore the database from a backup",
     "53100": "the disk of the server is full; free some space and it goes on by itself",
     "53300": "the server has no connection left; raise max_connections or close other clients",
-    "53": "the server is short of resources; it goes on by itself when there are some",
-    "55P03": "somebody else holds a lock on the tables; find them in pg_stat_activity and let them finish",
+    "53": "the server is short of resources; it resumes by itself when there are some",
+    "55P03": "another session holds a lock on the tables; find it in pg_stat_activity and let it finish",
     "57014": "the statement was cancelled; it goes on by itself",
     "57P": "the server is starting or stopping; it goes on by itself",
-    "58": "the server reports a system error; look into its log",
-    "XX": "the server reports damage; look into its log and restore the database from a backup",
+    "58": "the server reports a system error; see its log",
+    "XX": "the server reports damage; see its log and restore the database from a backup",
 }
 
 
@@ -81,7 +81,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def is_misuse(error: BaseException) -> bool:
-    """Whether a statement has got too few or too many values, which a session that is closed is told by the same kind of error."""
+    """Whether a statement has got too few or too many values; a closed session raises the same kind of error."""
     return isinstance(error, asyncpg.InterfaceError) and "argument" in str(error)
 
 
@@ -105,7 +105,7 @@ def is_conflict(error: BaseException) -> bool:
 def unavailable(where: str, error: BaseException) -> Unavailable:
     code = state(error)
     advice = _ADVICE.get(code) or _ADVICE.get(code[:3]) or _ADVICE.get(code[:2])
-    said = str(error) or type(error).__name__
+    message = str(error) or type(error).__name__
     if advice is None and isinstance(error, OSError | TimeoutError):
         advice = "the server cannot be reached; check that it runs and that host and port are right"
-    return Unavailable(f"{where}: {said}" + (f": {advice}" if advice else ""))
+    return Unavailable(f"{where}: {message}" + (f": {advice}" if advice else ""))

@@ -1,7 +1,7 @@
-"""Who owns which shards of a schema: rows in the tables `shard` and `writer`, and the statements that change them.
+"""The owners of the shards of a schema: rows in the tables `shard` and `writer`, and the statements that change them.
 
-Every change locks the row of a process first and rows of shards then. So two changes never wait for each other in a circle,
-a process is deposed only between two of its batches, and it hands over shards only while nobody has deposed it.
+Every change locks the row of a process first and rows of shards then. So two changes never deadlock, a process is
+deposed only between two of its batches, and a deposed process hands over no shards.
 
 A shard whose row names a process that is fenced, or has no row, is free. So one that was given to a process that died meanwhile is
 not lost.
@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from backstay.kernel.values import Micros
-from backstay.store import Deposed, Forgotten
+from backstay.store.errors import Deposed, Forgotten
 from backstay.store.forgetting import moved, went_back
 from backstay.store.ownership import SILENT, NodeFacts, NodeRow, Ownership, ShardRow
 from backstay.store.postgresql.connection import LOCK
@@ -30,7 +30,7 @@ log = logging.getLogger("backstay.store")
 
 
 class PostgresqlNodes:
-    """`fetch` asks a named query in a session that reads."""
+    """`fetch` runs a named query in a reading session."""
 
     def __init__(self, writer: PostgresqlWriter, sql: dict[str, str], fetch: Callable[..., Awaitable[Found]]) -> None:
         self._writer = writer
@@ -46,17 +46,17 @@ class PostgresqlNodes:
     async def look(self) -> Ownership:
         me = self._writer.id
         known = self._shards if self._seen_by == me else ()
-        # Who is alone needs no evidence of the life of others, which is the dear part of a look.
-        found = await self._fetch("look", self._writer.evidence and not self._alone, me)
-        number, commits, registry, clock = found[0][4:] if found else (-1, None, None, None)
-        nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, *_ in found]
+        # A process that is alone needs no evidence of the life of others, which is the expensive part of a look.
+        rows = await self._fetch("look", self._writer.evidence and not self._alone, me)
+        number, commits, registry, clock = rows[0][4:] if rows else (-1, None, None, None)
+        nodes = [NodeRow(id, _facts(facts), silent, session) for id, facts, silent, session, *_ in rows]
         self._alone = all(node.id == me for node in nodes)
-        if not found or number != self._number or self._seen_by != me:
+        if not rows or number != self._number or self._seen_by != me:
             shards = [ShardRow(*row) for row in await self._fetch("shards")]
             if went_back(known, shards):
                 raise self._writer.forgotten("shards have owners whom they had before")
             self._shards, self._number, self._seen_by = shards, number, me
-        if not found or me != self._writer.id:
+        if not rows or me != self._writer.id:
             return Ownership(self._writer.id, self._shards, nodes, registry=registry, clock=clock)
         return Ownership(me, self._shards, nodes, commits or (), registry, clock)
 
@@ -140,4 +140,4 @@ def _facts(body: bytes | None) -> NodeFacts:
     try:
         return NodeFacts() if body is None else msgspec.json.decode(body, type=NodeFacts)
     except msgspec.DecodeError:
-        return NodeFacts()  # of a later version; what it owns is all that counts
+        return NodeFacts()  # of a later version; only its shards count

@@ -1,8 +1,8 @@
 """A connection to a pooler in transaction mode: each transaction may be in another session of the server.
 
-So nothing of ours may be in a session. Tables are named with their schema. A statement has no name on the server: it is parsed
-and run in one message, which is one transaction. What it looks like, which costs a round trip, is asked once for a connection.
-Settings are those of the server, the database and the user.
+So nothing of ours may be in a session. Tables are named with their schema. A statement has no name on the server: it is
+parsed and run in one message, which is one transaction. Its description, which costs a round trip, is read once for a
+connection. Settings are those of the server, the database and the user.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class PooledConnection:
         await (await self._statement(query)).executemany(parameters)
 
     async def _statement(self, query: str) -> Any:
-        found = self._statements.get(query)
-        if found is None:
+        statement = self._statements.get(query)
+        if statement is None:
             if len(self._statements) >= MOST:
                 del self._statements[next(iter(self._statements))]
-            found = self._statements[query] = await self._connection.prepare(qualified(query, self._schema))
-        return found
+            statement = self._statements[query] = await self._connection.prepare(qualified(query, self._schema))
+        return statement
 
     def transaction(self) -> Any:
         return self._connection.transaction()

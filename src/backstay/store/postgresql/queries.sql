@@ -7,7 +7,7 @@ where namespace = $2
 -- name: load
 -- One statement sees one moment: the row, its run, its tasks and its history belong together.
 select w.key, w.namespace, w.workflow_id, w.workflow_type, w.last, w.run, w.command_sequence, w.cursor, w.next_wake, w.expects,
-  w.length, w.checksum, w.reserved_at, w.outside, w.awaited, w.held,
+  w.length, w.checksum, w.reserved_at, w.outside, w.awaited, w.attempts, w.held,
   r.key, r.workflow, r.run_id, r.number, r.namespace, r.workflow_id, r.workflow_type, r.status, r.closed_reason, r.queue,
   r.connection, r.compatibility, r.business_key, r.labels, r.search_attributes, r.started_at, r.closed_at, r.length,
   r.archived_at,
@@ -24,7 +24,7 @@ where w.key = $1
 
 -- name: opening
 select w.key, w.namespace, w.workflow_id, w.workflow_type, w.last, w.run, w.command_sequence, w.cursor, w.next_wake, w.expects,
-  w.length, w.checksum, w.reserved_at, w.outside, w.awaited, w.held,
+  w.length, w.checksum, w.reserved_at, w.outside, w.awaited, w.attempts, w.held,
   r.key, r.workflow, r.run_id, r.number, r.namespace, r.workflow_id, r.workflow_type, r.status, r.closed_reason, r.queue,
   r.connection, r.compatibility, r.business_key, r.labels, r.search_attributes, r.started_at, r.closed_at, r.length,
   r.archived_at,
@@ -176,7 +176,7 @@ select pg_try_advisory_lock(($1::bigint << 32) | 'workflow'::regclass::oid::bigi
 select pg_try_advisory_lock_shared(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
 
 -- name: lock_for_a_moment
--- The same without a session to hold it: whether nobody has it for itself alone.
+-- The same without a session to hold it: whether no process has it for itself alone.
 select pg_try_advisory_xact_lock_shared(($1::bigint << 32) | 'workflow'::regclass::oid::bigint)
 
 -- name: owned_without_session
@@ -417,35 +417,36 @@ where writer in (select id from gone)
 -- rows for are left out, and with them the lines that say so at their end (`shapes.py`).
 with mark as (
   update writer
-  set batch = $2, committed = $2, seen = now(), clock = greatest(clock, $101::bigint)
+  set batch = $2, committed = $2, seen = now(), clock = greatest(clock, $103::bigint)
   where id = $1
     and batch = $3
   returning id
 ), fresh as (
   insert into workflow
     (key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
-    reserved_at, outside, awaited, held)
+    reserved_at, outside, awaited, attempts, held)
   select n.key, n.namespace, n.workflow_id, n.workflow_type, n.last, n.run, n.command_sequence, n.cursor, n.next_wake,
-    n.expects, n.length, n.checksum, n.reserved_at, n.outside, n.awaited, n.held
+    n.expects, n.length, n.checksum, n.reserved_at, n.outside, n.awaited, n.attempts, n.held
   from mark, unnest(
     $5::bigint[], $6::text[], $7::text[], $8::text[], $9::bigint[], $10::bigint[], $11::bigint[], $12::bigint[],
-    $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bytea[]
+    $13::bigint[], $14::bigint[], $15::bigint[], $16::bigint[], $17::bigint[], $18::bigint[], $19::bigint[], $20::bigint[],
+    $21::bytea[]
   ) as n (
     key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
-    reserved_at, outside, awaited, held
+    reserved_at, outside, awaited, attempts, held
   )
   on conflict do nothing
   returning key
 ), moved as (
   update workflow w
   set last = g.last, run = g.run, command_sequence = g.command_sequence, cursor = g.cursor, next_wake = g.next_wake,
-    expects = g.expects, length = g.length, checksum = g.checksum, outside = g.outside, awaited = g.awaited, held = g.held,
-    workflow_type = g.workflow_type
+    expects = g.expects, length = g.length, checksum = g.checksum, outside = g.outside, awaited = g.awaited,
+    attempts = g.attempts, held = g.held, workflow_type = g.workflow_type
   from mark, unnest(
-    $21::bigint[], $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[],
-    $29::bigint[], $30::bigint[], $31::bigint[], $32::bigint[], $33::bytea[], $34::text[]
+    $22::bigint[], $23::bigint[], $24::bigint[], $25::bigint[], $26::bigint[], $27::bigint[], $28::bigint[], $29::bigint[],
+    $30::bigint[], $31::bigint[], $32::bigint[], $33::bigint[], $34::bigint[], $35::bytea[], $36::text[]
   ) as g (
-    key, after, last, run, command_sequence, cursor, next_wake, expects, length, checksum, outside, awaited, held,
+    key, after, last, run, command_sequence, cursor, next_wake, expects, length, checksum, outside, awaited, attempts, held,
     workflow_type
   )
   where w.key = g.key
@@ -461,9 +462,9 @@ with mark as (
     compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at)
   select r.*
   from unnest(
-    $35::bigint[], $36::bigint[], $37::text[], $38::bigint[], $39::text[], $40::text[], $41::text[], $42::text[],
-    $43::text[], $44::text[], $45::text[], $46::text[], $47::text[], $48::text[], $49::text[], $50::bigint[],
-    $51::bigint[], $52::bigint[], $53::bigint[]
+    $37::bigint[], $38::bigint[], $39::text[], $40::bigint[], $41::text[], $42::text[], $43::text[], $44::text[],
+    $45::text[], $46::text[], $47::text[], $48::text[], $49::text[], $50::text[], $51::text[], $52::bigint[],
+    $53::bigint[], $54::bigint[], $55::bigint[]
   ) as r (
     workflow, key, run_id, number, namespace, workflow_id, workflow_type, status, closed_reason, queue, connection,
     compatibility, business_key, labels, search_attributes, started_at, closed_at, length, archived_at
@@ -474,7 +475,7 @@ with mark as (
   set status = c.status, closed_reason = c.closed_reason, search_attributes = c.search_attributes, closed_at = c.closed_at,
     length = c.length, archived_at = c.archived_at
   from unnest(
-    $54::bigint[], $55::bigint[], $56::text[], $57::text[], $58::text[], $59::bigint[], $60::bigint[], $61::bigint[]
+    $56::bigint[], $57::bigint[], $58::text[], $59::text[], $60::text[], $61::bigint[], $62::bigint[], $63::bigint[]
   ) as c (workflow, key, status, closed_reason, search_attributes, closed_at, length, archived_at)
   where run.key = c.key
     and c.workflow in (select key from passed)
@@ -482,15 +483,15 @@ with mark as (
   insert into event (run, sequence, type, at, body, context, checksum)
   select e.run, e.sequence, e.type, e.at, e.body, e.context, e.checksum
   from unnest(
-    $62::bigint[], $63::bigint[], $64::bigint[], $65::text[], $66::bigint[], $67::bytea[], $68::bytea[], $69::bigint[]
+    $64::bigint[], $65::bigint[], $66::bigint[], $67::text[], $68::bigint[], $69::bytea[], $70::bytea[], $71::bigint[]
   ) as e (workflow, run, sequence, type, at, body, context, checksum)
   where e.workflow in (select key from passed)
 ), put as (
   insert into task (workflow, id, state, available_at, body, until, call, namespace, queue, kind, type, build)
   select t.workflow, t.id, t.state, t.available_at, t.body, t.until, t.call, t.namespace, t.queue, t.kind, t.type, t.build
   from unnest(
-    $70::bigint[], $71::text[], $72::text[], $73::bigint[], $74::bytea[], $75::bigint[], $76::bigint[], $77::text[],
-    $78::text[], $79::text[], $80::text[], $81::text[]
+    $72::bigint[], $73::text[], $74::text[], $75::bigint[], $76::bytea[], $77::bigint[], $78::bigint[], $79::text[],
+    $80::text[], $81::text[], $82::text[], $83::text[]
   ) as t (workflow, id, state, available_at, body, until, call, namespace, queue, kind, type, build)
   where t.workflow in (select key from passed)
   on conflict (workflow, id) do update
@@ -499,7 +500,7 @@ with mark as (
     build = excluded.build
 ), dropped as (
   delete from task
-  using unnest($82::bigint[], $83::text[]) as d (workflow, id)
+  using unnest($84::bigint[], $85::text[]) as d (workflow, id)
   where task.workflow = d.workflow
     and task.id = d.id
     and d.workflow in (select key from passed)
@@ -513,18 +514,18 @@ with mark as (
     order by position desc
     limit 1
   )), c.sequence, c.request_id, c.command_type, c.body
-  from unnest($84::bigint[], $85::bigint[], $86::bigint[], $87::text[], $88::text[], $89::bytea[])
+  from unnest($86::bigint[], $87::bigint[], $88::bigint[], $89::text[], $90::text[], $91::bytea[])
     with ordinality as c (workflow, position, sequence, request_id, command_type, body, nth)
   where c.workflow in (select key from passed)
 ), taken as (
   select t.send
-  from unnest($90::bigint[], $91::bigint[]) as t (workflow, send)
+  from unnest($92::bigint[], $93::bigint[]) as t (workflow, send)
   where t.workflow in (select key from passed)
 ), sent as (
   -- What is made and taken in one batch never becomes a row: no part of a statement sees the rows of another.
   insert into send (key, sender, namespace, workflow_id, kind, body)
   select s.key, s.sender, s.namespace, s.workflow_id, s.kind, s.body
-  from unnest($92::bigint[], $93::bigint[], $94::bigint[], $95::text[], $96::text[], $97::text[], $98::bytea[])
+  from unnest($94::bigint[], $95::bigint[], $96::bigint[], $97::text[], $98::text[], $99::text[], $100::bytea[])
     as s (workflow, key, sender, namespace, workflow_id, kind, body)
   where s.workflow in (select key from passed)
     and s.key not in (select send from taken) -- with taken
@@ -534,9 +535,9 @@ with mark as (
   where send.key = taken.send
 ), noticed as (
   insert into notice (key, workflow)
-  select $99::bigint + row_number() over (), key
+  select $101::bigint + row_number() over (), key
   from passed
-  where key = any($100::bigint[])
+  where key = any($102::bigint[])
 ), left_out as (
   insert into outcome (writer, batch, stale)
   select mark.id, $2, array(
@@ -605,7 +606,16 @@ from workflow_run_summaries
 where run = any(string_to_array($1, ',')::bigint[])
 
 -- name: facts
-select key, last, run, next_wake, expects, (select count(*) from task where task.workflow = workflow.key)
+-- The newest run, if it is open, is the current one, whichever the row names.
+select key, last,
+  coalesce(
+    (
+      select case when newest.closed_at is null then newest.key end
+      from (select key, closed_at from run where run.workflow = workflow.key order by key desc limit 1) newest
+    ),
+    run
+  ),
+  next_wake, expects, (select count(*) from task where task.workflow = workflow.key)
 from workflow
 where key = any(string_to_array($1, ',')::bigint[])
 

@@ -14,8 +14,8 @@ READERS = 4
 
 
 class Readers:
-    def __init__(self, place: Address, first: DriverConnection) -> None:
-        self._place = place
+    def __init__(self, database: Address, first: DriverConnection) -> None:
+        self._place = database
         self._idle = [first]
         self._room = asyncio.Semaphore(READERS)
         self._closed = False
@@ -45,7 +45,7 @@ class Readers:
         self, connection: DriverConnection, statement: str, parameters: Sequence[Any]
     ) -> list[Sequence[Any]]:
         try:
-            found = await connection.fetch(statement, *parameters)
+            rows = await connection.fetch(statement, *parameters)
         except BaseException:
             connection.terminate()
             raise
@@ -53,7 +53,7 @@ class Readers:
             connection.terminate()
         else:
             self._idle.append(connection)
-        return found
+        return rows
 
     async def write_views(self, statements: Statements) -> None:
         """Write stored views, in one transaction that need not be on disk at once: they can be made again."""

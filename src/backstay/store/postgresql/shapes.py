@@ -67,8 +67,8 @@ class Shapes:
         left_out |= {part for part, leader in _FOLLOWING.items() if leader in left_out}
         joined = "), ".join(f"{name} as (\n{body}" for name, body in self._parts.items() if name not in left_out)
 
-        def line(found: re.Match[str]) -> str:
-            return "" if left_out.intersection(found[2].split(", ")) else f"{found[1]}\n"
+        def line(match: re.Match[str]) -> str:
+            return "" if left_out.intersection(match[2].split(", ")) else f"{match[1]}\n"
 
         return _numbered_anew(_LINE.sub(line, f"with {joined})\n{self._answer}"))
 
@@ -77,4 +77,4 @@ def _numbered_anew(statement: str) -> str:
     """The parameters that are left, in their order and without gaps."""
     left = sorted({int(number) for number in _PARAMETER.findall(statement)})
     numbers = {before: now for now, before in enumerate(left, 1)}
-    return _PARAMETER.sub(lambda found: f"${numbers[int(found[1])]}", statement)
+    return _PARAMETER.sub(lambda match: f"${numbers[int(match[1])]}", statement)

@@ -3,26 +3,28 @@
 A guard that does not match leaves out its instance alone. A batch with a decision that cannot be written is written again
 one by one, so that only the one at fault fails.
 
-Fencing. If the connection is lost before the answer arrives, the batch may be committed, may not be, or may still be on its
-way to the server. Writing it again could write it twice; reporting an error for a batch that was committed would make the
-engine decide again on rows that are already there. So every handle has a row in the table `writer` with the number of its
-last batch, and `write` commits only if that number is the one it expects. After a lost connection a fresh session first
-raises the number (`fence`). That waits for the row's lock, so a commit that is under way ends first; and a batch that
-arrives later finds another number and writes nothing. Then the old number says whether the batch was committed, and
-`left_out` says which of its guards failed. Only a batch that is known not to be there is written again. If the answer of
-the fence is lost as well, it is asked again with the next number (`batch += 2`), which keeps the answer right. Shown by
-`test_an_answer_that_is_lost_twice_is_looked_up_right` and its neighbours in `tests/store/test_postgresql.py`.
+Fencing. If the connection is lost before the answer arrives, the batch may be committed, may not be, or may still be on
+its way to the server. Writing it again could write it twice; reporting an error for a batch that was committed would
+make the engine decide again on rows that are already there. So every handle has a row in the table `writer` with the
+number of its last batch, and `write` commits only if that number is the one it expects. After a lost connection a fresh
+session first raises the number (`fence`). That waits for the row's lock, so a commit that is under way ends first; and
+a batch that arrives later finds another number and writes nothing. Then the old number says whether the batch was
+committed, and `left_out` says which of its guards failed. Only a batch that is known not to be there is written again.
+If the reply of the fence is lost as well, the fence is repeated with the next number (`batch += 2`), which keeps the
+reply right. Shown by `test_an_answer_that_is_lost_twice_is_looked_up_right` and its neighbours in
+`tests/store/test_postgresql.py`.
 
-Deposing. Another process that takes this one for dead fences the row for good (`nodes.py`): it moves the number far away and
-marks the row. A handle never raises the number of such a row again. It only reads in it whether its last batch was committed,
-then says `Deposed`, and its next probe begins under a new id. A handle whose connection was lost, and whom nobody has fenced, goes
-on under its id and keeps its shards.
+Deposing. Another process that declares this one dead fences the row for good (`nodes.py`): it moves the number far away
+and marks the row. A handle never raises the number of such a row again. It only reads in it whether its last batch was
+committed, then says `Deposed`, and its next probe begins under a new id. A handle that lost its connection and is not
+fenced continues under its id and keeps its shards.
 
-The session that writes holds two locks by name. One is shared by all processes that own shards: an engine of an earlier version,
-and a copier, take it for themselves alone. If one has it after a lost connection, this process is deposed. The other is on the id
-of the handle, so that others see whether the session is there; nothing depends on it but how soon a dead process is replaced.
-With a pooler in transaction mode no session is ours. Then it is the guards and numbers of rows that keep everything right, as
-always, and whether another process is alone is asked when shards are claimed and each time this one says that it is alive.
+The session that writes holds two locks by name. One is shared by all processes that own shards: an engine of an earlier
+version, and a copier, take it for themselves alone. If one has it after a lost connection, this process is deposed. The
+other is on the id of the handle, so that others see whether the session is there; nothing depends on it but how soon a
+dead process is replaced. With a pooler in transaction mode no session is ours. Then the guards and numbers of rows keep
+everything right, as always. Whether another process must be alone is checked when shards are claimed and with each sign
+of life.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from secrets import randbits
 from typing import TypeVar
 
 from backstay.kernel.decision import Decision
-from backstay.store import ALL, Applied, Deposed, Forgotten, Located, RegistryEntry, StoreError, Unavailable
+from backstay.store import ALL, Applied, Located, RegistryEntry
+from backstay.store.errors import Deposed, Forgotten, StoreError, Unavailable
 from backstay.store.forgetting import lost_commits
 from backstay.store.ownership import SILENT
 from backstay.store.postgresql.columns import Columns
@@ -69,8 +72,8 @@ class Fenced(Exception):
 class PostgresqlWriter:
     """`owned`: 1 for every shard of this process. `evidence`: its session shows that it is there."""
 
-    def __init__(self, place: Address, sql: dict[str, str], owned: bytearray, *, evidence: bool) -> None:
-        self._place = place
+    def __init__(self, database: Address, sql: dict[str, str], owned: bytearray, *, evidence: bool) -> None:
+        self._place = database
         self._owned = owned
         self.evidence = evidence
         self._sql = sql
@@ -81,8 +84,8 @@ class PostgresqlWriter:
         self._enrolled = False  # in this session
         self._known = False  # a row under this id was written
         self._sharing = False  # this process is one of those that own shards, or was
-        # With a pooler no session is ours alone: then it is only asked for, again and again.
-        self._shared_lock = "lock_for_a_moment" if place.pooled else "lock_shared"
+        # With a pooler no session belongs to this process alone, so the check is repeated.
+        self._shared_lock = "lock_for_a_moment" if database.pooled else "lock_shared"
         self._closed = False
         self.down: Unavailable | None = None
         self.batch = 0
@@ -152,9 +155,9 @@ class PostgresqlWriter:
                 self._enrolled = False  # our row in `writer` was fenced, or deleted as unused
             except Exception as error:
                 if is_lost(error):
-                    found = await self._look(batch, columns, error)
-                    if found is not None:
-                        return found
+                    matched = await self._look(batch, columns, error)
+                    if matched is not None:
+                        return matched
                 elif is_conflict(error) and conflicts < CONFLICTS:
                     conflicts += 1
                 elif is_culprit(error):
@@ -164,9 +167,9 @@ class PostgresqlWriter:
 
     async def _send(self, connection: DriverConnection, batch: int, columns: Columns) -> set[int]:
         owned, mask = self._owned, len(self._owned) - 1
-        told = [] if self.holder else [key for key in columns.asked if not owned[key & mask]]
-        statement, tables = self.shapes.fitting(columns.tables, bool(told))
-        notices = (randbits(62), told) if told else ()
+        workflows = [] if self.holder else [key for key in columns.asked if not owned[key & mask]]
+        statement, tables = self.shapes.fitting(columns.tables, bool(workflows))
+        notices = (randbits(62), workflows) if workflows else ()
         ((marked, passed),) = await connection.fetch(
             statement, self.id, batch, self.batch, columns.asked, *columns.arrays(tables), *notices, columns.latest
         )
@@ -193,8 +196,8 @@ class PostgresqlWriter:
                     raise unavailable(
                         self._place.shown,
                         ConnectionError(
-                            f"the connection was lost in the middle of a commit ({lost}); whether it came through shows"
-                            " when the database is back"
+                            f"the connection was lost during a commit ({lost}); its outcome is known when the database is"
+                            " back"
                         ),
                     ) from lost
             await asyncio.sleep(PAUSE)
@@ -220,8 +223,8 @@ class PostgresqlWriter:
     async def _enrol(self, connection: DriverConnection, batch: int | None = None) -> int:
         """Begin to write in this session. Returns the number of the last batch that was committed.
 
-        Keeps an earlier session of this handle from committing, and waits for a commit that is under way. A handle that another
-        process has fenced cannot go on; only if `batch` was committed before, that is told.
+        Keeps an earlier session of this handle from committing, and waits for a commit that is under way. A handle that
+        another process has fenced cannot continue; it only reports that `batch` was committed before.
         """
         self._enrolled = False
         if self.evidence:
@@ -239,7 +242,7 @@ class PostgresqlWriter:
             if going_on is not None:
                 return going_on
             if fenced or owner or any(self._owned):
-                self.down = Deposed(f"{self._place.shown}: another process has taken this one for dead")
+                self.down = Deposed(f"{self._place.shown}: another process declared this one dead")
                 raise self.down
         await connection.execute(self._sql["enrol"], self.id)
         self._known = True
@@ -251,19 +254,19 @@ class PostgresqlWriter:
         if not isinstance(self.down, Forgotten):
             self.down = Forgotten(
                 f"{self._place.shown}: the database has lost commits that it had confirmed ({how}). It was restored from a backup,"
-                " or failed over to a standby that did not have them. What callers were told since then may be gone, and"
+                " or failed over to a standby that did not have them. Results that callers got since then may be gone, and"
                 " activities since then may run again, with the same idempotency keys"
             )
-            log.error("%s. This process drops what it has in memory and goes on with what the database has", self.down)
+            log.error("%s. This process drops its memory and continues with the state of the database", self.down)
         return self.down
 
     async def _fence(self, connection: DriverConnection) -> int | None:
         self.batch += 2
-        found = await connection.fetch(self._sql["fence"], self.id, self.batch, self.evidence)
-        if not found:
+        rows = await connection.fetch(self._sql["fence"], self.id, self.batch, self.evidence)
+        if not rows:
             return None  # the row is fenced already, or was deleted as unused
         self._enrolled = True
-        return found[0][0]
+        return rows[0][0]
 
     async def _lock_again(self, connection: DriverConnection) -> None:
         """Take locks again after a reconnect. Fails if another process has been the only engine in between."""
@@ -401,17 +404,17 @@ class PostgresqlWriter:
     async def prune(self, runs: Sequence[Located]) -> frozenset[int]:
         """Remove runs in one statement, and with its last run an instance. Returns the runs that stay."""
         ordered = sorted(runs)  # as a batch does, so that two sessions never wait for each other in a circle
-        found = await self.do(
+        rows = await self.do(
             lambda session: session.fetch(
                 self._sql["prune"], [workflow for workflow, _ in ordered], [run for _, run in ordered]
             )
         )
-        return frozenset(run for (run,) in found)
+        return frozenset(run for (run,) in rows)
 
     async def acquire(self) -> bool:
         if self._place.pooled:
             raise StoreError(
-                f"{self._place.shown}: who must be alone needs a session of its own; leave ?pooler=transaction out of the URL,"
+                f"{self._place.shown}: an engine that must be alone needs a session of its own; leave ?pooler=transaction out of the URL,"
                 " and connect to the server itself or through a pooler in session mode"
             )
         if self.holder:

@@ -10,26 +10,18 @@ import errno
 import fcntl
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO, Any, TypeVar
+from warnings import warn
 
 from backstay.kernel.decision import Decision, InstanceRow, RunRow
 from backstay.kernel.event import Event, HistoryDamaged
 from backstay.kernel.values import Micros
-from backstay.store import (
-    Applied,
-    Deferred,
-    Loaded,
-    Located,
-    Opening,
-    Ready,
-    RegistryEntry,
-    RunFilter,
-    StoreError,
-    Unavailable,
-    as_ready,
-)
+from backstay.private_files import open_beside
+from backstay.store import Applied, Deferred, Loaded, Located, Opening, Ready, RegistryEntry, RunFilter, as_ready
+from backstay.store.errors import StoreError, Unavailable
 from backstay.store.figures import FIGURES
 from backstay.store.measures import MEASURES
 from backstay.store.ownership import SHARDS, NodeFacts, NodeRow, Ownership, ShardRow
@@ -53,7 +45,7 @@ COUNTS = frozenset(
         *("unprojected", "closed_but_open", "summary_orphans", "summary_counts", "count_summary_orphans"),
         *(f"count_{view}" for view in VIEWS),
         *(f"count_orphans_of_{view}" for view in VIEWS),
-        *("resume_page", "stranded_page"),
+        *("resume_page", "stranded_page", "open_page"),
         *("command_sizes", "command_sizes_of", "command_log", "command_log_of"),
     )
 )  # these read whole tables; only operators and background jobs ask for them
@@ -62,8 +54,13 @@ MANY = 1000  # runs of one list: one that may be longer is read on a thread
 
 LONG = 1000  # events of a history that an engine reads on a thread
 EVERYTHING = 1 << 62
-ME, ANOTHER = 1, 2  # processes at a file, as far as one of them can tell
+ME, ANOTHER = 1, 2  # processes at a file, as far as one of them can see
 LENGTH = InstanceRow.__struct_fields__.index("length")
+
+
+COARSE = 100_000_000  # nanoseconds, many ticks of any kernel
+
+_Log = tuple[int, int, int]
 
 
 class _LongHistory(Exception):
@@ -78,6 +75,7 @@ class SqliteStore(Reading):
     """
 
     _dialect = DIALECT
+    _is_open = False
 
     def __init__(self, path: str, kinds: dict[str, type[Event]], offload: Offload | None = None) -> None:
         forks.refuse_inherited(path)
@@ -104,6 +102,7 @@ class SqliteStore(Reading):
         self.shards = SHARDS
         self.owned = bytearray(SHARDS)
         self.me = ME
+        self._log: _Log | None = None  # the log file as it was when `changed` was asked
         self._noticed = 0  # the last notice that was returned and could not be deleted yet
         try:
             self._open_readers(connection)
@@ -112,6 +111,12 @@ class SqliteStore(Reading):
         except BaseException:
             connection.close()
             raise
+        self._is_open = True
+
+    def __del__(self) -> None:
+        # Python reports a connection that is left open from 3.13 on, without the name of its database.
+        if self._is_open:
+            warn(f"the database {self.path} was left open; close its app, or use a `with` block", ResourceWarning, 2)
 
     def _open_readers(self, writing: sqlite3.Connection) -> None:
         # A database in memory exists in one connection only. Lists get one of their own: they may take long.
@@ -134,7 +139,7 @@ class SqliteStore(Reading):
         if error is None:
             error = self._reopen_readers()
         if error is None:
-            self._version = None  # `changed` is true at its next call
+            self._version = self._log = None  # `changed` is true at its next call
             return None
         return error if isinstance(error, Unavailable) else Unavailable(f"{self.path}: {error}")
 
@@ -196,7 +201,7 @@ class SqliteStore(Reading):
             self._owner = True
             return True
         try:
-            lock = open(f"{self.path}-engine", "a+", encoding="utf-8")  # noqa: SIM115 - held as long as the engine lives
+            lock = open_beside(f"{self.path}-engine", self.path)  # held as long as the engine lives
         except OSError as error:
             raise StoreError(f"cannot open the engine lock {self.path}-engine: {error}") from error
         try:
@@ -241,7 +246,7 @@ class SqliteStore(Reading):
 
     @as_ready
     def claim(self, shards: Sequence[int]) -> dict[int, ShardRow]:
-        """All or none, whichever are asked for."""
+        """All or none, whichever are wanted."""
         return dict.fromkeys(range(SHARDS), ShardRow(ME, 0)) if shards and self._take() else {}
 
     @as_ready
@@ -251,7 +256,7 @@ class SqliteStore(Reading):
 
     @as_ready
     def hand_over(self, shards: Sequence[int], to: int | None, now: Micros) -> list[int]:
-        """Only all of them, and only to nobody: a lock cannot be given to another process."""
+        """Only all of them, and only without a successor: a lock cannot be given to another process."""
         if to is not None or not self._owner or len(set(shards)) < SHARDS:
             return []
         self._release()
@@ -279,10 +284,23 @@ class SqliteStore(Reading):
             raise StoreError(f"cannot read the engine lock {self.path}-engine: {error}") from error
         return False
 
+    def undisturbed(self) -> bool:
+        """A commit writes to the log file, and so changes the time or the size of that. To ask this costs two looks at files,
+        where `changed` takes and releases locks."""
+        return (
+            self._log is not None
+            and not self.writer.away
+            and self.writer.is_current()
+            and _log_of(self.path) == self._log
+        )
+
     @as_ready
     def changed(self) -> bool:
         if self.writer.away or self.writer.connection is None:
-            return False  # the next call tells
+            return False  # the next call finds out
+        log = _log_of(self.path)  # before the version is read: a later commit has another time
+        # The times of files are as coarse as the ticks of the kernel: a log that was written a moment ago proves nothing yet.
+        self._log = log if log is not None and time.time_ns() - log[1] > COARSE else None
         try:
             self.writer.check_file()
         except sqlite3.Error as error:
@@ -299,16 +317,17 @@ class SqliteStore(Reading):
 
     @as_ready
     def notices(self, *, shards: Sequence[int] | None = None) -> list[int]:
-        found = self._all("notices", (self._noticed,))
-        if not found:
+        rows = self._all("notices", (self._noticed,))
+        if not rows:
             return []
         # An empty table starts its keys again at 1, so the mark is reset when the rows are deleted.
-        last: int = found[-1][0]
+        last: int = rows[-1][0]
         self._noticed = 0 if self.writer.forget_notices(last) else last
-        return list(dict.fromkeys(workflow for _, workflow in found))
+        return list(dict.fromkeys(workflow for _, workflow in rows))
 
     @as_ready
     def close(self) -> None:
+        self._is_open = False
         self.writer.close()
         self._loader.close()
         self._searcher.close()
@@ -331,9 +350,9 @@ class SqliteStore(Reading):
             measured = self._measures if query in MEASURES else self._counter
             thread = self._figures if query in FIGURES else measured
             return Deferred(lambda: thread.run(lambda reader: shape(reader.execute(statement, given).fetchall())))
-        found = self._all(query, parameters)
+        rows = self._all(query, parameters)
         try:
-            return Ready(shape(found))
+            return Ready(shape(rows))
         except HistoryDamaged as damage:
             raise named(damage, self._all("run_by_key", (damage.run,))) from damage.__cause__
 
@@ -377,32 +396,32 @@ class SqliteStore(Reading):
 
     def _load(self, key: int, ask: Callable[[str, Sequence[Any]], Found], longest: int | None = None) -> Loaded | None:
         """Load with these queries. A history with more events than `longest` is not read here."""
-        found = ask("load_workflow", (key,))
-        if not found:
+        rows = ask("load_workflow", (key,))
+        if not rows:
             return None
-        if longest is not None and found[0][LENGTH] > longest:
+        if longest is not None and rows[0][LENGTH] > longest:
             raise _LongHistory
         tasks = [body for (body,) in ask("load_tasks", (key,))]
-        run: int | None = found[0][POINTER]
+        run: int | None = rows[0][POINTER]
         row = () if run is None else ask("run_by_key", (run,))
         try:
             events = () if run is None else ask("history", (run, 0, EVERYTHING))
-            return loaded(self._kinds, found[0], tasks, row[0] if row else None, events)
+            return loaded(self._kinds, rows[0], tasks, row[0] if row else None, events)
         except HistoryDamaged:
             newest = ask("newest_run", (key,))
             if not newest or newest[0][0] == run:
                 raise
             events = ask("history", (newest[0][0], 0, EVERYTHING))
-            return found_by_order(self._kinds, found[0], tasks, newest[0], events)
+            return found_by_order(self._kinds, rows[0], tasks, newest[0], events)
 
     def _opening(self, key: int) -> Opening | None:
-        found = self._all("load_workflow", (key,))
-        if not found:
+        rows = self._all("load_workflow", (key,))
+        if not rows:
             return None
         tasks = [body for (body,) in self._all("load_tasks", (key,))]
-        run: int | None = found[0][POINTER]
+        run: int | None = rows[0][POINTER]
         row = () if run is None else self._all("run_by_key", (run,))
-        return opened(self._kinds, found[0], tasks, row[0] if row else None)
+        return opened(self._kinds, rows[0], tasks, row[0] if row else None)
 
     def runs(self, where: RunFilter) -> Ready[list[RunRow]] | Deferred[list[RunRow]]:
         statement, parameters = select_runs(self._sql["runs"], where)
@@ -427,6 +446,15 @@ class SqliteStore(Reading):
             return connection.execute("pragma data_version").fetchone()[0]
         except sqlite3.Error as error:
             raise unavailable(self.path, error) from error
+
+
+def _log_of(path: str) -> _Log | None:
+    """The log file of a database: which file it is, when it was written, and its size; None if there is none."""
+    try:
+        log = os.stat(f"{path}-wal")
+    except OSError:
+        return None
+    return log.st_ino, log.st_mtime_ns, log.st_size
 
 
 def _asking(reader: sqlite3.Connection) -> Callable[[str, list[Any]], Found]:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import IO
 
 from backstay.runtime_hooks import after_fork_in_child
-from backstay.store import ForkedEngine
+from backstay.store.errors import ForkedEngine
 
 File = tuple[int, int]  # device and inode
 
@@ -53,5 +53,5 @@ def closed(path: str) -> None:
 
 
 def _identity(path: str) -> File:
-    found = os.stat(path)
-    return found.st_dev, found.st_ino
+    status = os.stat(path)
+    return status.st_dev, status.st_ino

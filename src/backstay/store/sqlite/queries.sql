@@ -8,7 +8,7 @@ where workflow.namespace = ?
 
 -- name: load_workflow
 select key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
-  reserved_at, outside, awaited, held
+  reserved_at, outside, awaited, attempts, held
 from workflow
 where key = ?
 
@@ -107,14 +107,14 @@ where key = -1
 -- null are given as 0 or '' instead, which they never are: sqlite3 takes ten times as long to bind None (see rows.py).
 insert or ignore into workflow
   (key, namespace, workflow_id, workflow_type, last, run, command_sequence, cursor, next_wake, expects, length, checksum,
-  reserved_at, outside, awaited, held)
+  reserved_at, outside, awaited, attempts, held)
 values
-  (?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?, nullif(?, 0), ?, ?, nullif(?, x''))
+  (?, ?, ?, ?, ?, ?, ?, ?, nullif(?, 0), ?, ?, ?, nullif(?, 0), ?, ?, ?, nullif(?, x''))
 
 -- name: guard
 update workflow
 set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, outside = ?,
-  awaited = ?, held = nullif(?, x'')
+  awaited = ?, attempts = ?, held = nullif(?, x'')
 where key = ?
   and last = ?
 
@@ -122,7 +122,7 @@ where key = ?
 -- Apart from `guard` because setting an indexed column rewrites the index even when the value stays.
 update workflow
 set last = ?, run = ?, command_sequence = ?, cursor = ?, expects = ?, length = ?, checksum = ?, outside = ?,
-  awaited = ?, held = nullif(?, x''), next_wake = nullif(?, 0), workflow_type = ?
+  awaited = ?, attempts = ?, held = nullif(?, x''), next_wake = nullif(?, 0), workflow_type = ?
 where key = ?
   and last = ?
 
@@ -199,7 +199,7 @@ left join workflow on workflow.key = json_extract(value, '$[0]')
 where coalesce(workflow.last, 0) <> json_extract(value, '$[1]')
 
 -- name: put_task
--- A leased one: nobody asks which workers it waits for.
+-- A leased one: no query asks which workers it waits for.
 insert or replace into task (workflow, id, state, available_at, body, namespace)
 values
   (?, ?, ?, ?, ?, ?)
@@ -279,7 +279,16 @@ from workflow_run_summaries
 where run in (select value from json_each('[' || ? || ']'))
 
 -- name: facts
-select key, last, run, next_wake, expects, (select count(*) from task where task.workflow = workflow.key)
+-- The newest run, if it is open, is the current one, whichever the row names.
+select key, last,
+  coalesce(
+    (
+      select case when newest.closed_at is null then newest.key end
+      from (select key, closed_at from run where run.workflow = workflow.key order by key desc limit 1) newest
+    ),
+    run
+  ),
+  next_wake, expects, (select count(*) from task where task.workflow = workflow.key)
 from workflow
 where key in (select value from json_each('[' || ? || ']'))
 

@@ -1,4 +1,4 @@
-"""A thread with a reading connection of its own: what operators ask is read there, while the engine goes on."""
+"""A thread with a reading connection of its own: it reads for operators while the engine works."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 from backstay.store.sqlite.connection import connect, unavailable
 
 T = TypeVar("T")
 
 
 class ReaderThread:
-    """Started when it is first asked. One piece of work at a time, in the order in which they were asked."""
+    """Started at the first use. One piece of work at a time, in order of submission."""
 
     def __init__(self, path: str, name: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""Decisions as rows: what one batch writes to each table.
+"""Decisions as rows: the rows of one batch for each table.
 
 `sqlite3` binds integers, text and bytearrays as they are. For anything else, bytes and None too, it first searches for an
 adapter, which costs more than the binding. So blobs are bytearrays here, and the statements make null of 0 and ''.
@@ -142,6 +142,7 @@ class Rows:
                     w.reserved_at or 0,
                     w.waits_externally,
                     w.unanswered,
+                    w.attempts,
                     held,
                 )
             elif decision.wake_moved or (decision.runs and begins(decision)):
@@ -156,6 +157,7 @@ class Rows:
                         w.checksum,
                         w.waits_externally,
                         w.unanswered,
+                        w.attempts,
                         held,
                         w.next_wake or 0,
                         w.workflow_type,
@@ -175,6 +177,7 @@ class Rows:
                         w.checksum,
                         w.waits_externally,
                         w.unanswered,
+                        w.attempts,
                         held,
                         w.key,
                         after,

@@ -15,7 +15,8 @@ from time import perf_counter
 from typing import Any
 
 from backstay.kernel.decision import Decision
-from backstay.store import ALL, Applied, Located, RegistryEntry, Unavailable
+from backstay.store import ALL, Applied, Located, RegistryEntry
+from backstay.store.errors import Unavailable
 from backstay.store.rows import guarded_keep
 from backstay.store.sqlite.connection import (
     BUSY,
@@ -340,9 +341,13 @@ class SqliteWriter:
         self._pace += (perf_counter() - began - self._pace) / 16
         return result
 
+    def is_current(self) -> bool:
+        """Whether the file that is open is still the one of its name."""
+        return self._file is None or file_of(self.path) == self._file
+
     def check_file(self) -> None:
         """Raise if the file was removed or replaced: its commits succeed for as long as it is open, and are lost."""
-        if self._file is not None and file_of(self.path) != self._file:
+        if not self.is_current():
             raise FileGone("the file was removed or replaced while it was open")
 
     def _give_up(self, error: sqlite3.Error) -> Applied:

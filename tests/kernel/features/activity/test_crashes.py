@@ -222,7 +222,7 @@ def test_one_that_always_dies_at_the_same_place_does_not() -> None:
         flow.begin(1, until=None)
     event = only(engine_dies(flow), ActivityFailed)
     assert event.code == 4
-    assert "last heard of it: 2)" in event.message
+    assert "last progress: 2)" in event.message
 
 
 @pytest.mark.parametrize("bound", [0, 1])

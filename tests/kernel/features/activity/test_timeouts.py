@@ -176,7 +176,7 @@ def test_a_timeout_of_a_row_that_is_gone_is_still_a_timeout() -> None:
 
 
 @pytest.mark.parametrize("kind", ["start_to_close", "heartbeat"])
-def test_an_attempt_that_nobody_could_hear_has_until_workers_are_expected_back(kind: str) -> None:
+def test_an_attempt_that_no_server_could_hear_has_until_workers_are_expected_back(kind: str) -> None:
     flow = overrunning(kind, attempts=1)
     assert flow.due(25, unreachable=(25, 35)).events == []
     assert flow.state.next_wake == instant(35)

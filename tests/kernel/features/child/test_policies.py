@@ -318,7 +318,7 @@ def test_a_child_that_was_never_started_is_not_carried_to_the_next_run() -> None
     assert isinstance(world.log[-1], Send)
 
 
-def test_a_stop_lets_nobody_go_on_the_way_out() -> None:
+def test_a_stop_lets_no_child_go_on_the_way_out() -> None:
     """The end of an activity would have let the next child of its bounded group start."""
     first = ScheduleActivity(activity_type="pack", parallel_group_path=[group(1, 2, 0, limit=1)])
     second = call(parent_close_policy="terminate", parallel_group_path=[group(1, 2, 1, limit=1)])
@@ -346,7 +346,7 @@ def test_an_activity_that_ends_after_the_close_frees_no_member_of_its_group() ->
 
 
 @pytest.mark.parametrize("over", [True, False])
-def test_a_stop_that_finds_nobody_comes_back(over: bool) -> None:
+def test_a_stop_that_finds_no_run_comes_back(over: bool) -> None:
     """The start was lost. Whoever waits for the child starts it after all; of a parent that is over the stop ends there."""
     world, parent = calling(deliver=False)
     del world.rows[world.one(StartFromParent).key]

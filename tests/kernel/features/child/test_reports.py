@@ -206,7 +206,7 @@ def test_a_close_that_overtakes_the_news_of_its_run_brings_it_along() -> None:
     assert not world.deliver(opened).events
 
 
-def test_a_parent_nobody_can_reach_any_more_is_told_all_the_same() -> None:
+def test_a_parent_out_of_reach_is_told_all_the_same() -> None:
     """An archived parent takes the report off the table."""
     world, parent = calling(call(), StartTimer(delay_seconds=1))
     parent.due(at=2)

@@ -189,7 +189,7 @@ def test_asking_after_a_workflow_brings_news_that_was_lost() -> None:
     assert len(one.started) == 1
 
 
-def test_an_id_that_somebody_else_has_used_is_a_failure_of_the_schedule() -> None:
+def test_an_id_that_another_caller_has_used_is_a_failure_of_the_schedule() -> None:
     one = scheduling(**EVERY_MINUTE)
     one.world.start("schedule:nightly:2027-01-15T08:01:00Z")
     one.due(60)
@@ -296,15 +296,15 @@ def test_a_deleted_schedule_is_over_and_its_workflows_go_on() -> None:
         assert one.flow.refused(message).reason == "schedule_not_found"
 
 
-@pytest.mark.parametrize("ends", ["deleted", "max_runs"])
+@pytest.mark.parametrize("ends", ["deleted", "ended"])
 def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(ends: str) -> None:
-    one = scheduling(**EVERY_MINUTE, max_runs=1 if ends == "max_runs" else None)
+    one = scheduling(**EVERY_MINUTE, max_runs=1 if ends == "ended" else None)
     one.flow.due(60)
     if ends == "deleted":
         one.flow.when(ScheduleDelete())
     one.world.rows.clear()  # its start is lost
     assert one.flow.row is not None
-    assert (one.state.status, one.started, one.flow.row.unanswered) == ("deleted", [], 1)
+    assert (one.state.status, one.started, one.flow.row.unanswered) == (ends, [], 1)
     one.flow.reopen()
     one.flow.when(Reconcile(incarnation="e", ask=True))
     one.world.settle()
@@ -313,6 +313,7 @@ def test_a_start_that_was_lost_is_made_again_after_the_schedule_has_ended(ends: 
         one.flow.when(Reconcile(incarnation="e", ask=True))
         one.world.settle()
         assert len(one.started) == 1
+        assert one.flow.row is not None
         assert (one.flow.row.unanswered, names(one.flow.history)[-1]) == (0, "ScheduleStartConfirmed")
     assert one.flow.runs[one.flow.run.key].length == len(one.flow.history)
     one.flow.reopen()
@@ -374,8 +375,35 @@ def test_a_schedule_ends_with_its_last_action() -> None:
     assert one.state.remaining_actions == 1
     one.finish(one.started[0])
     assert names(one.due(180).events) == ["ScheduleTriggered", "ScheduleDeleted"]
-    assert one.state.status == "deleted"
+    assert one.state.status == "ended"
     assert one.flow.state.next_wake is None
+
+
+def test_a_schedule_that_has_ended_still_tells_how_its_last_workflow_ends() -> None:
+    one = scheduling(**EVERY_MINUTE, max_runs=1)
+    one.due(60)
+    (workflow,) = one.started
+    assert (one.state.status, one.state.recent[0].status) == ("ended", None)
+    workflow.complete(ContinueAsNew())
+    one.world.settle()
+    assert (one.state.recent[0].run_id, one.state.recent[0].run_number) == (workflow.run.run_id, 2)
+    one.finish(workflow)
+    for _ in range(2):
+        assert (one.state.status, one.state.recent[0].status, one.running) == ("ended", "completed", [])
+        assert one.state.recent[0].closed_at == workflow.run.closed_at
+        assert one.flow.runs[one.flow.run.key].length == len(one.flow.history)
+        row = one.flow.row
+        assert row is not None
+        assert (row.unanswered, row.next_wake) == (0, None)
+        one.flow.reopen()
+
+
+def test_a_schedule_whose_last_workflow_could_not_be_started_says_so() -> None:
+    one = scheduling(**EVERY_MINUTE, max_runs=1)
+    one.world.start("schedule:nightly:2027-01-15T08:01:00Z")
+    one.due(60)
+    assert (one.state.status, one.state.failures_count) == ("ended", 1)
+    assert "belongs to another" in (one.state.recent[0].message or "")
 
 
 def test_buffered_actions_count_against_the_last_action() -> None:
@@ -384,7 +412,7 @@ def test_buffered_actions_count_against_the_last_action() -> None:
     one.due(120)
     assert one.trigger().reason == "remaining_actions_exhausted"
     one.finish(one.started[0])
-    assert one.state.status == "deleted"
+    assert one.state.status == "ended"
     assert len(one.started) == 2
 
 
@@ -429,7 +457,7 @@ def test_a_backfill_keeps_to_the_last_action() -> None:
     one = scheduling(**EVERY_MINUTE, at=600, overlap_policy="allow_all", max_runs=2)
     exhausted = ("skipped", "remaining_actions_exhausted")
     assert backfill(one, 60, 240) == [("triggered", None), ("triggered", None), exhausted]
-    assert one.state.status == "deleted"
+    assert one.state.status == "ended"
 
 
 @pytest.mark.parametrize(("start", "end"), [(120, 60), (60, 60), (0, 60 * 1001), (-T0 / SECOND - 1, 60)])

@@ -85,9 +85,9 @@ def _conclusion(execution: Execution, crashes: int) -> str:
     if execution.policy.max_crashes == 0:
         end = f"attempt {execution.attempt} of {name} never reported, and it may run at most once"
     else:
-        end = f"{name} was begun {crashes} times in a row by a process or worker that then was gone"
+        end = f"the process or worker of {name} died {crashes} times in a row"
     progress = None if execution.progress is None else progress_text(execution.progress)
-    last_progress = "" if progress is None else f" (last heard of it: {progress})"
+    last_progress = "" if progress is None else f" (last progress: {progress})"
     return f"{end}{last_progress}; it may have done its work, in part or whole"
 
 

@@ -12,12 +12,12 @@ from typing import Any
 from msgspec import Struct
 
 from backstay.kernel import groups
+from backstay.kernel.call_options import ActivityCallOptions
 from backstay.kernel.event import Recorded, StepEvent, clock
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.failures import Failures, UnhandledFailure, remember
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.retry import RetryPolicy
-from backstay.kernel.session import WorkerSession
 from backstay.kernel.state import Run
 from backstay.kernel.values import CODEC, Micros, Routing, activity_task_id, seconds
 
@@ -45,14 +45,15 @@ def progress_text(progress: Progress) -> str | None:
     return ", ".join(parts) or None
 
 
-class ActivitySnapshot(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The activity as it was scheduled."""
-
+class _Scheduled(Struct, frozen=True, kw_only=True, omit_defaults=True):
     retry_policy: RetryPolicy
     routing: Routing
     arguments: bytes | None = None
     payload_codec: str = CODEC
-    worker_session: WorkerSession | None = None
+
+
+class ActivitySnapshot(_Scheduled, ActivityCallOptions, frozen=True, kw_only=True, omit_defaults=True):
+    """The activity as it was scheduled."""
 
 
 class _ActivityEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
@@ -185,7 +186,7 @@ class Execution:
         self.retry_at = at
         self.start_deadline = after(at, policy.schedule_to_start_timeout)
         self.total_deadline = after(at, policy.schedule_to_close_timeout)
-        self.retry = 1  # which task of this execution is the current one
+        self.retry = 1  # the current task of this execution
         self.attempt = 0  # the latest attempt number
         self.attempt_id = ""
         self.running = False

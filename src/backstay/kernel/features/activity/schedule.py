@@ -7,6 +7,13 @@ from collections.abc import Iterable
 from msgspec import UNSET, Struct, UnsetType
 
 from backstay.kernel import groups, session
+from backstay.kernel.call_options import (
+    NO_ACTIVITY_OPTIONS,
+    ActivityCallOptions,
+    activity_option_names,
+    activity_option_values,
+    check_options,
+)
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.features.activity.records import (
     Activities,
@@ -18,10 +25,10 @@ from backstay.kernel.features.start import Identity
 from backstay.kernel.groups import GroupEntry
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
+from backstay.kernel.names import KNOWN, check_name
 from backstay.kernel.retry import RetryPolicy
-from backstay.kernel.session import WorkerSession
 from backstay.kernel.state import Instance, Run
-from backstay.kernel.task import Task
+from backstay.kernel.task import SUSPECT, Task
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import Micros, Routing, execution_id, reroute
 
@@ -30,14 +37,18 @@ _TIMEOUTS = ("start_to_close_timeout", "schedule_to_start_timeout", "schedule_to
 _NO_TIMEOUTS = (None, None, None, None)
 
 
-class ScheduleActivity(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="schedule_activity"):
+class _ActivityCommand(StepCommand, frozen=True, kw_only=True, omit_defaults=True):
     activity_type: str
     arguments: bytes | None = None
     activity_class: str | None = None
     queue: str | None = None
     connection: str | None = None
     retry_policy: RetryPolicy | None = None
-    worker_session: WorkerSession | None = None
+
+
+class ScheduleActivity(
+    _ActivityCommand, ActivityCallOptions, frozen=True, kw_only=True, omit_defaults=True, tag="schedule_activity"
+):
     parallel_group_path: list[GroupEntry] = []
 
 
@@ -54,10 +65,14 @@ class CancelActivity(Command, frozen=True, kw_only=True, omit_defaults=True, tag
 def check(turn: Turn, command: ScheduleActivity) -> None:
     if command.parallel_group_path:
         groups.check(command.parallel_group_path)
-    if command.worker_session is not None:
-        session.check(command.worker_session)
     if not command.activity_type:
         raise Refused("invalid_commands", "schedule_activity needs an activity_type", field="activity_type")
+    if command.activity_type not in KNOWN or command.queue not in KNOWN or command.connection not in KNOWN:
+        for field in ("activity_type", "queue", "connection"):
+            check_name(getattr(command, field) or None, field)
+    if activity_option_values(command) != NO_ACTIVITY_OPTIONS:
+        check_options(command)
+        session.check(command.worker_session)
     policy = command.retry_policy
     if policy is not None:
         check_policy(policy)
@@ -116,7 +131,7 @@ def apply(turn: Turn, command: ScheduleActivity) -> None:
                 retry_policy=command.retry_policy or _ONCE,
                 routing=_routing(run, command),
                 arguments=command.arguments,
-                worker_session=command.worker_session,
+                **dict(zip(activity_option_names, activity_option_values(command), strict=True)),
             ),
             parallel_group_path=command.parallel_group_path,
         )
@@ -166,7 +181,14 @@ def task_of(instance: Instance, run: Run, execution: Execution) -> Task:
         state="leased" if execution.running else "ready",
         owner=execution.owner,
         until=execution.lease_until,
+        crashes=_suspicion(execution) if execution.crashes else 0,
     )
+
+
+def _suspicion(execution: Execution) -> int:
+    """The crashes of an activity. One that the next crash ends is a suspect already, so that only its own crash does."""
+    bound = execution.policy.max_crashes
+    return max(execution.crashes, SUSPECT) if execution.crashes >= bound else execution.crashes
 
 
 class ActivityAssignment(Struct, frozen=True, kw_only=True, gc=False):

@@ -18,12 +18,19 @@ from backstay.kernel.words import About, Phrase, Story, Words
 
 
 def _scheduled(story: Story, event: ActivityScheduled) -> Phrase:
-    story.begin(event.sequence, f"activity {event.activity_type}")
+    summary = event.activity.summary
+    story.begin(
+        event.sequence, f"activity {event.activity_type}" + (f" ({story.form.shortened(summary)})" if summary else "")
+    )
     queue = event.activity.routing.queue
     where = f" on queue {queue!r}" if queue != "default" else ""
     local = " (local)" if event.local_activity else ""
     arguments = story.form.arguments(event.activity.arguments)
-    return Phrase("○", f"{event.activity_type}({arguments}) scheduled{where}{local}")
+    return Phrase("○", f"{event.activity_type}({arguments}) scheduled{where}{local}{story.because(summary)}")
+
+
+def _summary(event: ActivityScheduled) -> str | None:
+    return event.activity.summary
 
 
 def _started(story: Story, event: ActivityStarted) -> Phrase:
@@ -99,7 +106,7 @@ def _cancelled(story: Story, event: ActivityCancelled) -> Phrase:
 _ABOUT = About("activity", "activity_execution", "activity_execution_id", ("activity_type",))
 
 WORDS: dict[type[Event], Words] = {
-    ActivityScheduled: Words(_ABOUT, _scheduled),
+    ActivityScheduled: Words(_ABOUT, _scheduled, note=_summary),
     ActivityStarted: Words(_ABOUT, _started),
     ActivityHeartbeatRecorded: Words(_ABOUT, _alive),
     ActivityRetryScheduled: Words(_ABOUT, _retried),

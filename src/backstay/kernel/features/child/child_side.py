@@ -1,10 +1,11 @@
 """The child's side: it is started by a parent, reports its state, is retried, and receives signals and stops.
 
-A child is an ordinary instance. What makes it a child is in its `WorkflowStarted`, and goes along when it continues as
-new.
+A child is an ordinary instance. Its `WorkflowStarted` makes it a child, also after continue as new.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -49,11 +50,13 @@ from backstay.kernel.values import SECOND
 def receive_start(turn: Turn, delivery: Deliver) -> None:
     message = delivery.send.message
     assert isinstance(message, StartFromParent)
-    start_once(turn, message, start_of(turn, message))
+    start_once(turn, delivery, start_of(turn, message))
 
 
-def start_once(turn: Turn, message: StartFromParent, start: Start) -> bool:
+def start_once(turn: Turn, delivery: Deliver, start: Start) -> bool:
     """Start the run of a call, unless it has started before. Returns whether it was started now."""
+    message = delivery.send.message
+    assert isinstance(message, StartFromParent)
     instance = turn.instance
     if instance.run is not None:
         own = _parent(instance.run)
@@ -61,6 +64,9 @@ def start_once(turn: Turn, message: StartFromParent, start: Start) -> bool:
             _report_state(turn, own, message.known_run_number)
         else:
             _reject_start(turn, message, f"workflow {instance.workflow_id} belongs to another call")
+        return False
+    if delivery.unwritable is not None:
+        _reject_start(turn, message, f"its rows could not be written: {delivery.unwritable}")
         return False
     try:
         start_now(turn, start, message.run_id)
@@ -84,17 +90,22 @@ def start_of(turn: Turn, message: StartFromParent) -> Start:
         run_timeout_seconds=message.run_timeout_seconds,
         definition=message.definition,
         source="workflow",
-        context={
-            "workflow": {
-                "parent_instance_id": parent.workflow_instance_id,
-                "parent_run_id": parent.workflow_run_id,
-                "sequence": parent.sequence,
-                "child_call_id": parent.child_call_id,
-            }
-        },
+        context=_called_by(parent),
         parent=parent,
         traceparent=message.traceparent,
     )
+
+
+def _called_by(parent: Parent) -> dict[str, Any]:
+    """The context of the start of a child: the run and step of its parent."""
+    return {
+        "workflow": {
+            "parent_instance_id": parent.workflow_instance_id,
+            "parent_run_id": parent.workflow_run_id,
+            "sequence": parent.sequence,
+            "child_call_id": parent.child_call_id,
+        }
+    }
 
 
 def _reject_start(turn: Turn, message: StartFromParent, why: str) -> None:
@@ -190,6 +201,7 @@ def _retry(turn: Turn, old: Run, before: WorkflowStarted, parent: Parent) -> Non
             run_timeout_seconds=before.run_timeout_seconds,
             definition=definition_of(before),
             source="workflow",
+            context=_called_by(next_try),
             parent=next_try,
             delay=pause,
             traceparent=before.traceparent,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.start import Parent, RecordedDefinition
@@ -30,6 +31,11 @@ class StartFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=Tr
     definition: RecordedDefinition | None = None
     known_run_number: int = 1
     traceparent: str | None = None
+
+    def with_definition(self, define: Callable[[Any, str], Any]) -> OutboxMessage:
+        """With the definition of the live workers of its type, if there are any; else that of the parent's worker."""
+        _, definition = define(self.routing, self.workflow_type)
+        return self if definition is None or definition is self.definition else replace(self, definition=definition)
 
 
 class SignalFromParent(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
@@ -58,7 +64,7 @@ class AskAfterSignals(OutboxMessage, frozen=True, kw_only=True, omit_defaults=Tr
 class SignalsArrived(OutboxMessage, frozen=True, kw_only=True, omit_defaults=True):
     """The answer: all signals have arrived except the `missing` ones, by their sequence in the parent's history.
 
-    `asked`: how many signals the question named. `last`: the newest of them. `through`: no signal up to here is
+    `asked`: the number of signals in the request. `last`: the newest of them. `through`: no signal up to here is
     missing.
     """
 

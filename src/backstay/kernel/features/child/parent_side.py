@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.kernel import groups
+from backstay.kernel.call_options import ChildCallOptions, check_options, options_of
 from backstay.kernel.command import Command
 from backstay.kernel.features.child import signalling
 from backstay.kernel.features.child.messages import (
@@ -39,6 +40,7 @@ from backstay.kernel.features.search import SearchAttributes
 from backstay.kernel.features.start import Identity, OpenChild, Parent, RecordedDefinition
 from backstay.kernel.limits import Breach, over_count
 from backstay.kernel.message import Refused
+from backstay.kernel.names import check_name
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import child_call_id, failure_id, partition_of, reroute
@@ -47,6 +49,8 @@ from backstay.kernel.values import child_call_id, failure_id, partition_of, rero
 def check(turn: Turn, command: StartChildWorkflow) -> None:
     if not command.workflow_type:
         raise Refused("invalid_commands", "a child needs a workflow type", field="workflow_type")
+    for field in ("workflow_type", "queue", "connection"):
+        check_name(getattr(command, field) or None, field)
     if command.parent_close_policy not in POLICIES:
         raise Refused(
             "invalid_commands",
@@ -58,6 +62,7 @@ def check(turn: Turn, command: StartChildWorkflow) -> None:
         if timeout is not None and not 0 < timeout < 1e10:
             raise Refused("invalid_commands", f"{name} must be above 0 and below 10^10, not {timeout}", field=name)
     groups.check(command.parallel_group_path)
+    check_options(command)
 
 
 def start(turn: Turn, command: StartChildWorkflow) -> None:
@@ -77,7 +82,6 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
             child_workflow_type=command.workflow_type,
             child_workflow_class=None if definition is None else definition.workflow_class,
             parallel_group_path=command.parallel_group_path,
-            parent_close_policy=command.parent_close_policy,
             retry_policy=command.retry_policy,
             timeout_policy=TimeoutPolicy(
                 execution_timeout_seconds=command.execution_timeout_seconds,
@@ -86,6 +90,7 @@ def start(turn: Turn, command: StartChildWorkflow) -> None:
             arguments=command.arguments,
             routing=reroute(run.routing, queue=command.queue, connection=command.connection),
             definition=definition if held_back else None,
+            **options_of(ChildCallOptions, command),
         )
     )
     child = run.part(Children).open[step]
@@ -127,7 +132,7 @@ def send_start(turn: Turn, child: Child, definition: RecordedDefinition | None =
 
 
 def dispatch(turn: Turn, step: int) -> bool:
-    """Start the child of this step, which a bounded group had held back; then send the signals that waited for it."""
+    """Start the child of this step, which waited in a bounded group; then send the signals that waited for it."""
     child = turn.run.part(Children).open.get(step)
     if child is not None:
         send_start(turn, child, child.scheduled.definition)

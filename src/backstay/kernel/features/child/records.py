@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from backstay.kernel import groups
+from backstay.kernel.call_options import ChildCallOptions
 from backstay.kernel.command import Command, StepCommand
 from backstay.kernel.event import Event, Recorded, StepEvent, clock
 from backstay.kernel.failure import Failure
@@ -29,12 +30,16 @@ class TimeoutPolicy(Struct, frozen=True, kw_only=True, omit_defaults=True):
     run_timeout_seconds: float | None = None
 
 
-class StartChildWorkflow(StepCommand, frozen=True, kw_only=True, omit_defaults=True, tag="start_child_workflow"):
+class _ChildCommand(StepCommand, frozen=True, kw_only=True, omit_defaults=True):
     workflow_type: str
     arguments: bytes | None = None
     queue: str | None = None
     connection: str | None = None
-    parent_close_policy: str = "abandon"
+
+
+class StartChildWorkflow(
+    _ChildCommand, ChildCallOptions, frozen=True, kw_only=True, omit_defaults=True, tag="start_child_workflow"
+):
     retry_policy: RetryPolicy | None = None
     execution_timeout_seconds: float | None = None
     run_timeout_seconds: float | None = None
@@ -76,8 +81,7 @@ class ChildEvent(StepEvent, frozen=True, kw_only=True, omit_defaults=True):
     parallel_group_path: list[GroupEntry] = []
 
 
-class ChildWorkflowScheduled(ChildEvent, frozen=True, kw_only=True, omit_defaults=True):
-    parent_close_policy: str = "abandon"
+class ChildWorkflowScheduled(ChildEvent, ChildCallOptions, frozen=True, kw_only=True, omit_defaults=True):
     retry_policy: RetryPolicy | None = None
     timeout_policy: TimeoutPolicy = TimeoutPolicy()
     arguments: bytes | None = None
@@ -176,8 +180,8 @@ class ParentClosePolicyFailed(ParentClosePolicy, frozen=True, kw_only=True, omit
 class Child:
     """One open child. `run_id` is its newest run that the parent knows of.
 
-    `signals` are those that are not confirmed yet, by their sequence in history. They are asked after, or sent with the
-    child's start if a group holds it back.
+    `signals` are those that are not confirmed yet, by their sequence in history. They are confirmed with the child, or
+    sent with the child's start if it waits in a group.
     """
 
     __slots__ = ("run_id", "run_number", "scheduled", "signals", "since")

@@ -1,7 +1,7 @@
-"""Signals from a parent to its children: sent with the commit of the step, and asked after until they have arrived.
+"""Signals from a parent to its children: sent with the commit of the step, and checked until they have arrived.
 
 A signal whose row was lost is sent again. The child keeps a record of each signal under its request id, whichever of
-its runs received it, so it knows which have arrived. The parent records that answer, so each signal is asked after only
+its runs received it, so it knows which have arrived. The parent records that answer, so each signal is checked only
 until then.
 """
 
@@ -25,7 +25,7 @@ from backstay.kernel.features.delivery import Deliver
 from backstay.kernel.message import Refused
 from backstay.kernel.turn import Turn
 
-PAGE = 500  # signals that are asked after at a time
+PAGE = 500  # signals that are checked at a time
 
 
 def check(turn: Turn, command: SignalChild | SignalChildFromUpdate) -> None:

@@ -23,10 +23,17 @@ from backstay.kernel.words import About, Phrase, Story, Words
 
 def _scheduled(story: Story, event: ChildWorkflowScheduled) -> Phrase:
     id = event.child_workflow_instance_id
-    story.begin(event.sequence, f"child {event.child_workflow_type} {id}", outside=True)
+    summary = f" ({story.form.shortened(event.summary)})" if event.summary else ""
+    story.begin(event.sequence, f"child {event.child_workflow_type} {id}{summary}", outside=True)
     policy = "" if event.parent_close_policy == "abandon" else f" ({event.parent_close_policy} at its end)"
     arguments = story.form.arguments(event.arguments)
-    return Phrase("⤷", f"child {event.child_workflow_type}({arguments}) called as {id}{policy}")
+    return Phrase(
+        "⤷", f"child {event.child_workflow_type}({arguments}) called as {id}{policy}{story.because(event.summary)}"
+    )
+
+
+def _summary(event: ChildWorkflowScheduled) -> str | None:
+    return event.summary
 
 
 def _started(story: Story, event: ChildRunStarted) -> Phrase:
@@ -66,13 +73,13 @@ def _policy_applied(story: Story, event: ParentClosePolicyApplied) -> Phrase:
 
 
 def _policy_failed(story: Story, event: ParentClosePolicyFailed) -> Phrase:
-    return Phrase("✗", f"child {event.child_instance_id} could not be told: {event.error}", "bad")
+    return Phrase("✗", f"child {event.child_instance_id} could not get the parent-close policy: {event.error}", "bad")
 
 
 _ABOUT = About("child", "child_workflow_run", "child_workflow_run_id", ("child_workflow_type", "signal_name"))
 
 WORDS: dict[type[Event], Words] = {
-    ChildWorkflowScheduled: Words(_ABOUT, _scheduled),
+    ChildWorkflowScheduled: Words(_ABOUT, _scheduled, note=_summary),
     ChildRunStarted: Words(_ABOUT, _started),
     ChildRunCompleted: Words(_ABOUT, _completed),
     ChildRunFailed: Words(_ABOUT, _unsuccessful),

@@ -57,7 +57,7 @@ def receive_start(turn: Turn, delivery: Deliver) -> None:
         visibility_labels=message.visibility_labels,
         context={"schedule": {"schedule_id": parent.workflow_instance_id, "trigger_number": parent.sequence}},
     )
-    if start_once(turn, message, start):
+    if start_once(turn, delivery, start):
         turn.record(
             ScheduleTriggered(
                 schedule_id=parent.workflow_instance_id,

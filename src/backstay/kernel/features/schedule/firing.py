@@ -17,6 +17,7 @@ from backstay.kernel.features.schedule import messages
 from backstay.kernel.features.schedule.action import StartFromSchedule, workflow_id_of
 from backstay.kernel.features.schedule.messages import FiredOccurrence, ScheduleBackfill, ScheduleTrigger
 from backstay.kernel.features.schedule.records import (
+    ALL_STARTED,
     BUFFER,
     Occasion,
     Overlap,
@@ -32,6 +33,7 @@ from backstay.kernel.features.schedule.records import (
     ScheduleTriggered,
     ScheduleTriggerSkipped,
     StartedAction,
+    followed,
     of,
 )
 from backstay.kernel.features.schedule.spec import Fire, fire_name, fires, missed, window
@@ -137,7 +139,7 @@ def backfill_occurrences(schedule: Schedule, start: Micros, end: Micros) -> list
     if len(found) > BACKFILL:
         raise Refused(
             "invalid_time_range",
-            f"more than {BACKFILL} occurrences; ask for a shorter time, one after the other",
+            f"more than {BACKFILL} occurrences; split the backfill into shorter ranges",
             field="end_time",
         )
     return found
@@ -322,13 +324,19 @@ def receive_child_report(turn: Turn, delivery: Deliver) -> None:
     assert isinstance(report, ChildReport)
     run = turn.instance.run
     schedule = None if run is None else of(run)
-    owed = None if schedule is None else schedule.owed.get(report.child_call_id)
+    if run is None or schedule is None:
+        return
+    owed = schedule.owed.get(report.child_call_id)
+    started = followed(schedule, report.child_call_id)  # None: its close is recorded, or the schedule is deleted
+    if not run.is_open and (owed is not None or started is not None):
+        turn.index()  # its length: the sequence numbers of the next schedule of the same name go on from there
     if owed is not None:
         turn.record(ScheduleStartConfirmed(trigger_number=owed.trigger_number, workflow_instance_id=owed.workflow_id))
-        turn.index()  # its length: the sequence numbers of the next schedule of the same name go on from there
-    started = None if schedule is None else schedule.running.get(report.child_call_id)
-    if schedule is None or started is None:
-        return  # its close is recorded already, or the schedule has ended
+    if started is not None:
+        _follow(turn, started, report)
+
+
+def _follow(turn: Turn, started: StartedAction, report: ChildReport) -> None:
     if report.run_number > started.run_number:
         turn.record(
             ScheduleActionContinued(
@@ -390,7 +398,7 @@ def waits_externally(run: Run) -> bool:
 def _end_if_exhausted(turn: Turn) -> None:
     schedule = _schedule(turn)
     if schedule.remaining_actions == 0 and turn.run.is_open:
-        end(turn, "max_runs_reached")
+        end(turn, ALL_STARTED)
 
 
 def end(turn: Turn, reason: str) -> None:

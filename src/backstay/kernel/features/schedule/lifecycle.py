@@ -38,12 +38,12 @@ def create(turn: Turn, message: ScheduleCreate) -> None:
     if old is not None and old.is_open:
         raise Refused(
             "schedule_already_exists",
-            f"there is a schedule {message.schedule_id!r} already; update it, or delete it first",
+            f"schedule {message.schedule_id!r} already exists; update it, or delete it first",
             schedule_id=message.schedule_id,
         )
     before = None if old is None else of(old)
     if before is not None:
-        firing.ask_after(turn)  # once more: nothing asks after the workflows of the old schedule from here on
+        firing.ask_after(turn)  # once more: from here on the workflows of the old schedule are not checked
     instance.workflow_type = message.plan.action.workflow_type
     turn.begin_run(turn.new_run())
     command = messages.accept(turn, message)

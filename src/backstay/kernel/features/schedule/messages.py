@@ -128,12 +128,18 @@ def existing(turn: Turn) -> Schedule:
     run = turn.instance.run
     schedule = None if run is None or not run.is_open else of(run)
     if schedule is None:
-        raise not_found(turn.instance.workflow_id)
+        before = None if run is None else of(run)
+        raise not_found(turn.instance.workflow_id, ended=before is not None and before.status == "ended")
     return schedule
 
 
-def not_found(schedule_id: str) -> Refused:
-    return Refused("schedule_not_found", f"there is no schedule {schedule_id!r}", schedule_id=schedule_id)
+def not_found(schedule_id: str, *, ended: bool = False) -> Refused:
+    message = (
+        f"schedule {schedule_id!r} has ended: it has started as many workflows as its max_runs allowed; create it again"
+        if ended
+        else f"there is no schedule {schedule_id!r}"
+    )
+    return Refused("schedule_not_found", message, schedule_id=schedule_id)
 
 
 def accept(turn: Turn, message: InstanceCommand) -> CommandRecord:
@@ -216,7 +222,7 @@ def check_changes(changes: dict[str, Any]) -> None:
     if unknown:
         raise Refused(
             "invalid_schedule_update",
-            f"{unknown[0]!r} is nothing of a schedule that can be changed; {', '.join(PLAN)} are",
+            f"{unknown[0]!r} is not a field of a schedule that can be changed; these are: {', '.join(PLAN)}",
             field=unknown[0],
         )
 

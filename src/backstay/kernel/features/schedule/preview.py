@@ -50,11 +50,11 @@ def _note(spec: Spec, before: datetime, local: datetime, zone: tzinfo) -> str | 
         crons = [parse(expression) for expression in spec.cron_expressions]
         minute = local.hour * 60 + local.minute
         if not any(minute in cron.minutes for cron in crons):
-            said.append("Its time of day is left out on this day: it fires right after the gap.")
+            said.append("This time of day does not exist on this day: it fires right after the gap.")
         elif _comes_twice(local, zone):
             once = any(minute in cron.minutes and not cron.elapsed for cron in crons)
             said.append(
-                "This time of day comes twice on this day: it fires "
+                "This time of day occurs twice on this day: it fires "
                 + ("the first time only." if once else "both times.")
             )
     return " ".join(said) or None

@@ -84,7 +84,7 @@ class ScheduleCreated(SchedulePlan, Event, frozen=True, kw_only=True, omit_defau
 
 
 class ScheduleUpdated(SchedulePlan, Event, frozen=True, kw_only=True, omit_defaults=True):
-    """The whole plan as it is now; `changed` names what differs."""
+    """The whole plan as it is now; `changed` names the changed fields."""
 
     changed: list[str] = []
     next_fire: Fire | None = None
@@ -152,8 +152,11 @@ class ScheduleActionContinued(Event, frozen=True, kw_only=True, omit_defaults=Tr
     run_number: int
 
 
+ALL_STARTED = "max_runs_reached"  # the reason of one that ended by itself; it can still be looked at
+
+
 class ScheduleDeleted(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """`confirms_starts`: the schedule asks after each workflow that it fired for until the workflow has answered
+    """`confirms_starts`: the schedule checks each workflow that it fired until the workflow has answered
     (`ScheduleStartConfirmed`).
 
     It is False in older histories. Those did not record later answers, and their workflows may have run and been
@@ -224,6 +227,16 @@ PLAN = SchedulePlan.__struct_fields__
 def of(run: Run) -> Schedule | None:
     part = run.parts.get(ScheduleState)
     return None if part is None else part.schedule
+
+
+def followed(schedule: Schedule, workflow_id: str) -> StartedAction | None:
+    """Return the workflow if the schedule still records its continuations and its end.
+
+    A schedule that has ended does not wait for its last workflows. It records their ends for its readers.
+    """
+    if schedule.status != "ended":
+        return schedule.running.get(workflow_id)
+    return next((one for one in schedule.recent if one.workflow_id == workflow_id and one.status is None), None)
 
 
 def plan_of(event: ScheduleCreated | ScheduleUpdated) -> SchedulePlan:
@@ -332,7 +345,8 @@ def buffered(run: Run, event: ScheduleActionBuffered, entry: Recorded) -> None:
 
 def action_closed(run: Run, event: ScheduleActionClosed, entry: Recorded) -> None:
     schedule = _of(run)
-    before = schedule.running.pop(event.workflow_instance_id, None)
+    before = followed(schedule, event.workflow_instance_id)
+    schedule.running.pop(event.workflow_instance_id, None)
     if not event.started:
         schedule.failures_count += 1
     if before is not None:
@@ -350,22 +364,24 @@ def action_closed(run: Run, event: ScheduleActionClosed, entry: Recorded) -> Non
 
 def action_continued(run: Run, event: ScheduleActionContinued, entry: Recorded) -> None:
     schedule = _of(run)
-    before = schedule.running[event.workflow_instance_id]
+    before = followed(schedule, event.workflow_instance_id)
+    assert before is not None
     now = replace(before, run_id=event.workflow_run_id, run_number=event.run_number)
-    schedule.running[event.workflow_instance_id] = now
+    if event.workflow_instance_id in schedule.running:
+        schedule.running[event.workflow_instance_id] = now
     _remember(schedule, now)
 
 
 def deleted(run: Run, event: ScheduleDeleted, entry: Recorded) -> None:
     schedule = _of(run)
-    schedule.status = "deleted"
+    schedule.status = "ended" if event.reason == ALL_STARTED else "deleted"
     schedule.updated_at = entry.at
     schedule.next_fire = None
     schedule.buffer = []
     if event.confirms_starts:  # a workflow with a later run has answered already
         schedule.owed = {id: started for id, started in schedule.running.items() if started.run_number == 1}
     schedule.running = {}
-    close.shut(run, entry, "deleted", "deleted")
+    close.shut(run, entry, schedule.status, schedule.status)
 
 
 def start_confirmed(run: Run, event: ScheduleStartConfirmed, entry: Recorded) -> None:

@@ -57,7 +57,7 @@ def check(spec: Spec, now: Micros) -> None:
         except CronError as error:
             raise _bad(field, str(error)) from None
         if next(cron.after(now, zone_of(spec.timezone)), None) is None:
-            raise _bad(field, f"{expression!r} names no day that ever comes")
+            raise _bad(field, f"{expression!r} never matches a day")
     for index, interval in enumerate(spec.intervals):
         field = f"spec.intervals[{index}]"
         every = _checked_duration(interval.every, f"{field}.every")
@@ -151,7 +151,7 @@ def _every(interval: Interval, after: Micros) -> Iterator[Micros]:
 def duration(text: str) -> Micros:
     found = _DURATION.fullmatch(text)
     if found is None or text.endswith(("P", "T")):
-        raise ValueError(f"{text!r} is no duration of weeks, days, hours, minutes, seconds like PT30M or P1DT12H")
+        raise ValueError(f"{text!r} is not a duration of weeks, days, hours, minutes, seconds like PT30M or P1DT12H")
     return sum(int(found[unit] or 0) * length for unit, length in _UNITS.items()) * SECOND
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from backstay.kernel.event import Event
 from backstay.kernel.features.schedule.records import (
+    ALL_STARTED,
     ScheduleActionBuffered,
     ScheduleActionClosed,
     ScheduleActionContinued,
@@ -70,6 +71,8 @@ def _action_continued(story: Story, event: ScheduleActionContinued) -> Phrase:
 
 def _deleted(story: Story, event: ScheduleDeleted) -> Phrase:
     story.close()
+    if event.reason == ALL_STARTED:
+        return Phrase("■", "schedule ended: it has started as many workflows as its max_runs allowed", "quiet")
     return Phrase("■", f"schedule deleted{story.because(event.reason)}", "retry")
 
 

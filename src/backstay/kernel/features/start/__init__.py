@@ -6,17 +6,27 @@ An accepted start writes its command, `StartAccepted`, `WorkflowStarted` and the
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Recorded
-from backstay.kernel.feature import Deadline, Deciding, Feature, History
+from backstay.kernel.feature import CommandRule, Deadline, Deciding, Feature, History
 from backstay.kernel.features import memo, search
 from backstay.kernel.features.instance_commands import fingerprint, has_route, refuse_conflict
+from backstay.kernel.features.start import definition as definitions
 from backstay.kernel.features.start import words
+from backstay.kernel.features.start.checks import check_id, check_limits, check_options
+from backstay.kernel.features.start.definition import (
+    AdoptDefinition,
+    WorkflowDefinitionAdopted,
+    definition_of,
+    differs,
+    started_of,
+    undecided,
+)
+from backstay.kernel.features.start.messages import DuplicatePolicy, Reserve, ReserveReply, Start, StartReply
 from backstay.kernel.features.start.records import (
     BACKGROUND,
     STANDALONE,
@@ -27,22 +37,22 @@ from backstay.kernel.features.start.records import (
     StartAccepted,
     StartRejected,
     WorkflowStarted,
-    definition_of,
     lineage,
     parent_of,
     valid_traceparent,
 )
-from backstay.kernel.limits import Breach, over_count
-from backstay.kernel.message import Message, Refused
+from backstay.kernel.message import Refused
+from backstay.kernel.names import check_name
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.task import START, Resume
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import Micros, Routing, seconds, valid_id
+from backstay.kernel.values import Micros, seconds
 
 __all__ = [
     "BACKGROUND",
     "FEATURE",
     "STANDALONE",
+    "AdoptDefinition",
     "DuplicatePolicy",
     "Identity",
     "OpenChild",
@@ -54,103 +64,31 @@ __all__ = [
     "StartAccepted",
     "StartRejected",
     "StartReply",
+    "WorkflowDefinitionAdopted",
     "WorkflowStarted",
     "check_id",
     "check_limits",
     "check_options",
     "check_start",
     "definition_of",
+    "differs",
     "open_run",
     "parent_of",
     "start",
     "start_now",
+    "started_of",
+    "undecided",
     "valid_traceparent",
 ]
 
-DuplicatePolicy = Literal["reject_duplicate", "return_existing_active", "return_existing"]
-"""What a start returns if the id is in use: a rejection, the run if it is open, or (ours) the run, open or closed."""
-
 CLOSED = "returned_existing_closed"
 """The outcome of a start that returned a closed run."""
-
-_POLICIES = get_args(DuplicatePolicy)
-
-
-class Reserve(Message, frozen=True, kw_only=True):
-    """Create an instance without a run."""
-
-    namespace: str
-    workflow_id: str
-    workflow_type: str
-
-
-class Start(Message, frozen=True, kw_only=True):
-    namespace: str
-    workflow_id: str
-    workflow_type: str
-    arguments: bytes | None = None
-    routing: Routing = Routing()
-    business_key: str | None = None
-    visibility_labels: dict[str, str] = {}
-    memo: dict[str, bytes] = {}
-    search_attributes: dict[str, Any] = {}
-    execution_timeout_seconds: float | None = None
-    run_timeout_seconds: float | None = None
-    duplicate_policy: DuplicatePolicy = "reject_duplicate"
-    definition: RecordedDefinition | None = None
-    source: str = "python"
-    context: dict[str, Any] = {}
-    request_id: str | None = None
-    retained: CommandRecord | None = None
-    parent: Parent | None = None
-    delay: Micros = 0  # before the first task
-    standalone: bool = False
-    traceparent: str | None = None
-
-    def intent(self) -> tuple[bytes, ...]:
-        """The part of the request that must be the same under one request id."""
-        return self.workflow_type.encode(), self.arguments or b""
-
-    def idempotency_key(self) -> tuple[tuple[str, ...], str] | None:
-        return None if self.request_id is None else (("start",), self.request_id)
-
-    def with_record(self, record: CommandRecord | None) -> Message:
-        return replace(self, retained=record)
-
-
-class StartReply(Struct, frozen=True, kw_only=True):
-    """The reply to a start."""
-
-    workflow_id: str
-    run_id: str
-    outcome: str
-    command_id: str | None
-    accepted: bool = True
-    rejection_reason: str | None = None
-
-
-class ReserveReply(Struct, frozen=True, kw_only=True):
-    """`reserved` False: the instance existed before. `run_id`: of its run, if it has been started."""
-
-    workflow_id: str
-    reserved: bool
-    run_id: str | None = None
-
-
-def check_id(workflow_id: str) -> None:
-    """Refuse an id before anything is stored under it."""
-    if not valid_id(workflow_id):
-        raise Refused(
-            "invalid_workflow_id",
-            "a workflow id is 1 to 191 characters out of A-Z a-z 0-9 . _ : ~ -",
-            field="workflow_id",
-            value=workflow_id[:200],
-        )
 
 
 def reserve(turn: Turn, message: Reserve) -> None:
     instance = turn.instance
     check_id(message.workflow_id)
+    check_name(message.workflow_type, "workflow_type", "invalid_workflow_type")
     if instance.exists and instance.workflow_type != message.workflow_type:
         raise Refused(
             "workflow_type_mismatch",
@@ -223,15 +161,13 @@ def open_run(
         payload=message.arguments,
     )
     definition = message.definition
-    has_definition = definition is not None
-    d = definition or RecordedDefinition()
     turn.record(
         StartAccepted(
             workflow_command_id=command.id,
             workflow_instance_id=instance.workflow_id,
             workflow_run_id=run.run_id,
             workflow_type=message.workflow_type,
-            workflow_class=d.workflow_class,
+            workflow_class=None if definition is None else definition.workflow_class,
             business_key=message.business_key,
             visibility_labels=message.visibility_labels,
             outcome="started_new",
@@ -241,7 +177,6 @@ def open_run(
         workflow_instance_id=instance.workflow_id,
         workflow_run_id=run.run_id,
         workflow_type=message.workflow_type,
-        workflow_class=d.workflow_class,
         workflow_command_id=command.id,
         business_key=message.business_key,
         visibility_labels=message.visibility_labels,
@@ -252,18 +187,6 @@ def open_run(
         run_timeout_seconds=message.run_timeout_seconds,
         execution_deadline_at=execution_deadline_at,
         run_deadline_at=_deadline(turn.now, message.run_timeout_seconds),
-        workflow_definition_fingerprint=d.fingerprint,
-        declared_change_ids=d.change_ids,
-        declared_queries=d.queries if has_definition else None,
-        declared_query_contracts=d.query_contracts if has_definition else None,
-        declared_signals=d.signals if has_definition else None,
-        declared_signal_contracts=d.signal_contracts if has_definition else None,
-        declared_updates=d.updates if has_definition else None,
-        declared_update_contracts=d.update_contracts if has_definition else None,
-        declared_entry_method=d.entry_method if has_definition else None,
-        declared_entry_mode=d.entry_mode if has_definition else None,
-        declared_entry_declaring_class=d.entry_declaring_class,
-        declared_cleanup_seconds=d.cleanup_seconds,
         standalone=message.standalone,
         continued_from_run_id=continued_from_run_id,
         routing=message.routing,
@@ -271,6 +194,7 @@ def open_run(
         retry_of_child_workflow_run_id=retry_of,
         open_children=open_children or [],
         traceparent=message.traceparent,
+        **({} if definition is None else definitions.declare(definition)),
     )
     if message.parent is not None:
         started = replace(started, **lineage(message.parent))
@@ -338,75 +262,6 @@ def _fingerprint(message: Start) -> str | None:
     return fingerprint(message.request_id, message.context, b"start", *message.intent())
 
 
-def check_options(message: Start) -> None:
-    if not message.workflow_type:
-        raise Refused("invalid_workflow_type", "a workflow type is needed", field="workflow_type")
-    if (message.workflow_type == STANDALONE) is not message.standalone:
-        raise Refused(
-            "invalid_workflow_type",
-            f"{STANDALONE!r} is the type of standalone activities: start an activity, or give the workflow another type",
-            field="workflow_type",
-        )
-    if message.workflow_type == BACKGROUND:
-        raise Refused(
-            "invalid_workflow_type",
-            f"{BACKGROUND!r} is the type of children that run a function: call background(function) in a workflow",
-            field="workflow_type",
-        )
-    if message.duplicate_policy not in _POLICIES:
-        raise Refused(
-            "invalid_duplicate_policy",
-            f"{message.duplicate_policy!r} is no duplicate policy; use one of {', '.join(_POLICIES)}",
-            field="duplicate_policy",
-        )
-    for name, timeout in (
-        ("execution_timeout_seconds", message.execution_timeout_seconds),
-        ("run_timeout_seconds", message.run_timeout_seconds),
-    ):
-        if timeout is not None and not 0 < timeout < 1e10:
-            raise Refused("invalid_timeout", f"{name} must be above 0 and below 10^10, not {timeout}", field=name)
-    if message.business_key is not None and not 1 <= len(message.business_key) <= 191:
-        raise Refused("invalid_business_key", "a business key is 1 to 191 characters", field="business_key")
-    for label, value in message.visibility_labels.items():
-        if not search.valid_key(label) or not 1 <= len(value) <= 191:
-            raise Refused(
-                "invalid_visibility_label",
-                f"label {label!r}: keys are 1 to 64 of A-Z a-z 0-9 _ . : -, values 1 to 191 characters",
-                field=f"visibility_labels.{label}",
-            )
-    if message.search_attributes:
-        search.check(message.search_attributes)
-    if message.memo:
-        memo.check(message.memo)
-
-
-def check_limits(turn: Turn, message: Start) -> None:
-    breach = _breach(turn, message)
-    if breach is not None:
-        raise Refused(
-            "structural_limit_exceeded",
-            breach.message,
-            limit_kind=breach.kind,
-            current_value=breach.value,
-            configured_limit=breach.configured,
-        )
-
-
-def _breach(turn: Turn, message: Start) -> Breach | None:
-    limits = turn.features.limits
-    if len(message.arguments or b"") <= limits.payload_size and not message.memo and not message.search_attributes:
-        return None
-    return (
-        over_count("payload_size", len(message.arguments or b""), limits.payload_size)
-        or (over_count("memo_size", memo.size(message.memo), limits.memo_size) if message.memo else None)
-        or (
-            over_count("search_attribute_size", search.size(message.search_attributes), limits.search_attribute_size)
-            if message.search_attributes
-            else None
-        )
-    )
-
-
 def _deadline(now: Micros, timeout: float | None) -> Micros | None:
     return None if timeout is None else now + seconds(timeout)
 
@@ -467,11 +322,17 @@ FEATURE = Feature(
     name="start",
     deciding=Deciding(
         messages={Reserve: reserve, Start: start},
+        commands={AdoptDefinition: CommandRule(definitions.check, definitions.adopt)},
         deadlines={"first_task": Deadline(_first_task_at, _offer_first_task, _pause)},
     ),
     history=History(
-        evolve={StartAccepted: _accepted, StartRejected: _rejected, WorkflowStarted: _started},
+        evolve={
+            StartAccepted: _accepted,
+            StartRejected: _rejected,
+            WorkflowStarted: _started,
+            WorkflowDefinitionAdopted: definitions.evolve,
+        },
         resume={WorkflowStarted: _wake},
     ),
-    words=words.WORDS,
+    words=words.WORDS | definitions.WORDS,
 )

@@ -1,4 +1,4 @@
-"""Events and state of a start: what is fixed when a run begins and carried over when it continues as new."""
+"""Events and state of a start: the facts that are fixed when a run begins and carried over when it continues as new."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BACKGROUND = "durable-workflow.async"
 
 
 class RecordedDefinition(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the starter knew of the workflow's code. Unknown parts stay unknown for the whole run."""
+    """A workflow's code as a run records it: its fingerprint, and its contracts with callers."""
 
     workflow_class: str | None = None
     fingerprint: str | None = None
@@ -30,6 +30,7 @@ class RecordedDefinition(Struct, frozen=True, kw_only=True, omit_defaults=True):
     signal_contracts: list[dict[str, Any]] = []
     updates: list[str] = []
     update_contracts: list[dict[str, Any]] = []
+    update_validators: list[str] | None = None  # the updates that have one; None: not known
     entry_method: str = "handle"
     entry_mode: str = "canonical"
     entry_declaring_class: str | None = None
@@ -37,7 +38,7 @@ class RecordedDefinition(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Parent(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which call of which run a child belongs to."""
+    """The run and call that a child belongs to."""
 
     namespace: str
     workflow_instance_id: str
@@ -102,6 +103,7 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     declared_signal_contracts: list[dict[str, Any]] | None = None
     declared_updates: list[str] | None = None
     declared_update_contracts: list[dict[str, Any]] | None = None
+    declared_update_validators: list[str] | None = None
     declared_entry_method: str | None = None
     declared_entry_mode: str | None = None
     declared_entry_declaring_class: str | None = None
@@ -127,14 +129,20 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Identity:
-    """What is fixed at the start of a run: its ids, arguments and definition."""
+    """The fixed facts of a run: its ids, arguments and definition.
 
-    __slots__ = ("business_key", "started", "visibility_labels")
+    `started`: the start as it counts, with the definition that was adopted later, if one was (`adopted`). `settled`: the
+    definition cannot change any more, whatever the cursor says.
+    """
+
+    __slots__ = ("adopted", "business_key", "settled", "started", "visibility_labels")
 
     def __init__(self) -> None:
         self.business_key: str | None = None
         self.visibility_labels: dict[str, str] = {}
         self.started: WorkflowStarted | None = None
+        self.adopted = False
+        self.settled = False
 
 
 _TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
@@ -172,25 +180,4 @@ def parent_of(started: WorkflowStarted) -> Parent | None:
         retry_policy=started.retry_policy,
         retry_attempt=started.retry_attempt or 1,
         occurrence_time=started.occurrence_time,
-    )
-
-
-def definition_of(before: WorkflowStarted) -> RecordedDefinition | None:
-    """The definition that a run was started with, for a next run whose definition is not known."""
-    if before.declared_queries is None:
-        return None
-    return RecordedDefinition(
-        workflow_class=before.workflow_class,
-        fingerprint=before.workflow_definition_fingerprint,
-        change_ids=before.declared_change_ids,
-        queries=before.declared_queries,
-        query_contracts=before.declared_query_contracts or [],
-        signals=before.declared_signals or [],
-        signal_contracts=before.declared_signal_contracts or [],
-        updates=before.declared_updates or [],
-        update_contracts=before.declared_update_contracts or [],
-        entry_method=before.declared_entry_method or "handle",
-        entry_mode=before.declared_entry_mode or "canonical",
-        entry_declaring_class=before.declared_entry_declaring_class,
-        cleanup_seconds=before.declared_cleanup_seconds,
     )

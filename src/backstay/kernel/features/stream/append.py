@@ -124,7 +124,7 @@ def finish(turn: Turn, message: FinishStream) -> None:
 
 
 def receive_write(turn: Turn, delivery: Deliver) -> None:
-    """Append what the run's own code wrote. It was checked when it was decided; it is dropped only if the stream has
+    """Append items from the run's own code. It was checked when it was decided; it is dropped only if the stream has
     ended."""
     message: WriteToStream = delivery.send.message  # type: ignore[assignment]
     run = turn.instance.run
@@ -157,8 +157,8 @@ def refuse_full(stream: Stream | None, name: str, batch: Items) -> None:
     if new and pending + new > batch.max_pending_items:
         raise Refused(
             "stream_full",
-            f"stream {name!r} has {pending} items that no reader has gone past; {new} more would be over"
-            f" max_pending_items ({batch.max_pending_items}). Try again when they have been read",
+            f"stream {name!r} has {pending} unread items; {new} more would exceed max_pending_items"
+            f" ({batch.max_pending_items}). Try again after a reader has read some",
             stream_name=name,
             pending_items=pending,
             max_pending_items=batch.max_pending_items,

@@ -51,7 +51,9 @@ def check(turn: Turn, command: WriteStream) -> None:
             if item.idempotency_key is None:
                 field = f"items[{position}].idempotency_key"
                 raise Refused(
-                    "invalid_stream_items", f"{field}: what code writes may arrive twice and needs a key", field=field
+                    "invalid_stream_items",
+                    f"{field}: an item that code writes may arrive twice, so it needs a key",
+                    field=field,
                 )
 
 

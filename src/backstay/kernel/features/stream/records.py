@@ -1,8 +1,7 @@
 """Events and state of a stream. Its history is cut into runs of `SEGMENT` items each, so an offset says where its item
 is.
 
-The state is what is needed to append: how many items there are, and the idempotency keys of the last `REMEMBERED` of
-them.
+The state has the data for an append: the number of items, and the idempotency keys of the last `REMEMBERED` of them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Status = Literal["open", "closed", "errored"]
 
 
 class StreamKey(Struct, frozen=True, kw_only=True):
-    """Which stream of which run."""
+    """The run and name of a stream."""
 
     stream_name: str
     workflow_instance_id: str

@@ -1,6 +1,6 @@
 """Failed workflow tasks: each is offered again after a pause, which grows with every failure.
 
-A task whose replay is blocked waits until another definition is deployed or an operator repairs it.
+A task whose code was blocked waits for other code instead (`blocked`).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from backstay.kernel.feature import Deadline
+from backstay.kernel.features.workflow_task.blocked import block_task
 from backstay.kernel.state import Instance
 from backstay.kernel.task import Block, Task
 from backstay.kernel.turn import Turn
@@ -22,9 +23,12 @@ def pause_after(failures: int) -> Micros:
 
 
 def set_aside(turn: Turn, task: Task, block: Block, crashes: int = 0) -> None:
-    """Mark a task as failed: it is tried again after a pause, or only after a repair if replay is blocked."""
-    backoff = min(pause_after(task.repair_count), turn.features.failure_backoff)
+    """Mark a task as failed: it is tried again after a pause, or with other code if this code was blocked."""
     turn.due_task = None
+    if block.replay_blocked:
+        block_task(turn, task, block, crashes)
+        return
+    backoff = min(pause_after(task.repair_count), turn.features.failure_backoff)
     turn.put_task(
         replace(
             task,
@@ -38,7 +42,7 @@ def set_aside(turn: Turn, task: Task, block: Block, crashes: int = 0) -> None:
             block=block,
             crashes=crashes,
             repair_count=task.repair_count + 1,
-            repair_available_at=None if block.replay_blocked else turn.now + backoff,
+            repair_available_at=turn.now + backoff,
         )
     )
 

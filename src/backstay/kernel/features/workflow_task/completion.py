@@ -41,6 +41,11 @@ def _handled_failures(turn: Turn, task: Task, message: CompleteWorkflowTask) -> 
 def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
     task = _require_lease(turn, message)
     commands = message.commands
+    leading: Sequence[Command] = ()
+    if commands and commands[0].leads:
+        leading = [command for command in commands if command.leads]
+        check_leading(turn, leading)
+        commands = [command for command in commands if not command.leads]
     if not message.numbered and task.history_limit is None:
         commands = turn.features.infer(turn, task, commands)
     # The code may have ended the run before it handled the update that its task is for.
@@ -62,6 +67,8 @@ def complete(turn: Turn, message: CompleteWorkflowTask) -> None:
         )
         return
     turn.context = context_of(task)
+    if leading:
+        _apply(turn, leading)
     if not own_task:
         seen_task = task if message.seen_until is None else replace(task, seen=min(message.seen_until, task.seen or 0))
         turn.features.before_commands(turn, seen_task)
@@ -99,7 +106,7 @@ def fail(turn: Turn, message: FailWorkflowTask) -> None:
     elif message.keep:
         turn.put_task(replace(task, block=block))
     else:
-        set_aside(turn, task, block)
+        set_aside(turn, replace(task, owner=message.owner), block)
     run = turn.run
     turn.reply = TaskReply(
         task_id=task.id,
@@ -131,6 +138,11 @@ def heartbeat(turn: Turn, message: HeartbeatWorkflowTask) -> None:
         seen=task.seen,
         for_update=task.history_limit is not None,
     )
+
+
+def check_leading(turn: Turn, commands: Sequence[Command]) -> None:
+    for command in commands:
+        turn.features.commands[type(command)].check(turn, command)
 
 
 def check(turn: Turn, commands: list[Command], *, own_task: bool) -> None:
@@ -179,7 +191,7 @@ def _ends(commands: list[Command]) -> bool:
     )
 
 
-def _apply(turn: Turn, commands: list[Command]) -> None:
+def _apply(turn: Turn, commands: Sequence[Command]) -> None:
     run = turn.run
     rules = turn.features.commands
     for command in commands:
@@ -220,7 +232,7 @@ def _require_lease(turn: Turn, message: CompleteWorkflowTask | FailWorkflowTask)
             and message.seen is not None
             and not _saw_only_the_result(task, message, seen)
         ):
-            raise Refused("eager_refused", f"the code of task {message.task_id} went on with what is not in history")
+            raise Refused("eager_refused", f"the code of task {message.task_id} used results that are not in history")
         return replace(
             task,
             state="leased",
@@ -285,6 +297,7 @@ def _close(turn: Turn, task: Task) -> None:
     assert task.seen is not None, "a leased workflow task knows what it has seen"
     if task.history_limit is None:
         turn.instance.cursor = task.seen
+        turn.instance.attempts = 0
 
 
 def limits(turn: Turn, commands: list[Command]) -> Breach | None:

@@ -36,18 +36,17 @@ def lost(turn: Turn, task: Task, begun: bool) -> None:
 def _block(turn: Turn, task: Task, crashes: int) -> Block:
     enough = crashes >= MOST
     then = (
-        f"correct the code and deploy it, or try it again as it is with `dw repair {turn.instance.workflow_id}`"
+        f"deploy corrected code, or retry the same code with `dw repair {turn.instance.workflow_id}`"
         if enough
-        else "it is tried again after a pause"
+        else "it is retried after a pause"
     )
     return Block(
         message=(
-            f"workflow code of type {task.type!r} was begun {crashes} times in a row by a worker that then was gone or"
-            " silent; it may kill its workers (out of memory, a crash or an exit of the process) or hang in a call that"
-            f" cannot be interrupted; {then}"
+            f"a worker died or went silent {crashes} times in a row while it ran workflow code of type {task.type!r}; the"
+            " code may kill its worker (out of memory, a crash or an exit of the process) or hang in a call that cannot"
+            f" be interrupted; {then}"
         ),
         type="WorkflowTaskCrashed",
         replay_blocked=enough,
         reason=CRASHED,
-        fingerprint=turn.deployed.get(task.type),
     )

@@ -1,4 +1,4 @@
-"""Which workflow task a run must have, under which id, and which part of history its code sees."""
+"""The workflow task that a run must have, its id, and the part of history that its code sees."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def events_shown(assignment: WorkflowAssignment, events: list[Recorded]) -> list
 
 
 def replay_position(entry: Recorded) -> int:
-    """The history sequence after which replay applies an event. What code decided comes right after what it had
-    seen."""
+    """The history sequence after which replay applies an event. The commands of code come right after the events that
+    it had seen."""
     after = entry.context.decided_after
     return entry.sequence if after is None or seen_by_next_task(entry.event) else after
 
@@ -141,6 +141,9 @@ def _task(instance: Instance, run: Run) -> Task:
         created_at=at,
         resume=resume,
         history_limit=sequence if own_task_events else None,
+        attempt=0
+        if own_task_events
+        else instance.attempts,  # its row may have been lost, or dropped for that of an update
     )
 
 

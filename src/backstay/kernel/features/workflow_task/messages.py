@@ -77,7 +77,8 @@ class TaskReply(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     lease_expires_at: Micros | None = None
     seen: int | None = None
-    # The task is for one update. What code decided later, having seen no more, belongs to the task as well.
+    # The task is for one update. Later commands of the code that are based on the same events belong to the task as
+    # well.
     for_update: bool = False
     created_task_ids: list[str] = []  # complete when the message that it answers is decided
     next_task_id: str | None = None  # the failed task itself, if it will be tried again

@@ -1,7 +1,7 @@
 """The audit hook: Python tells it of every file, socket, process and thread, whatever code below opens one, C included.
 
 A hook cannot be removed, so it is installed once, with the first workflow that wants it. Everywhere but on a greenlet it costs
-one look-up for an event that nobody watches, and two for one that is watched.
+one look-up for an event that is not watched, and two for one that is.
 """
 
 from __future__ import annotations
@@ -53,10 +53,16 @@ def install() -> None:
         sys.addaudithook(_heard)
 
 
-def _heard(event: str, args: tuple[Any, ...]) -> None:
-    rule = _RULES.get(event)
-    if rule is None or type(getcurrent()) is not WorkflowGreenlet:
+def _heard(event: str, args: tuple[Any, ...], rules: dict[str, tuple[str, str]] = _RULES) -> None:
+    # `rules` is bound here: Python empties this module when it exits, and the hook hears what happens after that.
+    rule = rules.get(event)
+    if rule is None:
         return
+    try:
+        if type(getcurrent()) is not WorkflowGreenlet:
+            return
+    except RuntimeError:
+        return  # the interpreter is ending
     live_run = guarded()
     if live_run is None or (event == "open" and _time_zone(args[0])):
         return

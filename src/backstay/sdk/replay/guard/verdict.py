@@ -39,7 +39,10 @@ _warned: set[tuple[str, int, str]] = set()
 
 def replayed() -> LiveRun | None:
     """Return the run whose code is executing, if a replay will execute that code again."""
-    greenlet = getcurrent()
+    try:
+        greenlet = getcurrent()
+    except RuntimeError:
+        return None  # the interpreter is ending: what its last code does belongs to no workflow
     if type(greenlet) is not WorkflowGreenlet:
         return None
     readonly = greenlet.readonly

@@ -35,7 +35,7 @@ ENVIRONMENT = Rule("environment", "pass it as an argument, or read it in backsta
 THREAD = Rule("thread", "use backstay.spawn(), or an activity for blocking work")
 EVENT_LOOP = Rule("asyncio", "await it; the run is already on an event loop")
 EXECUTOR = Rule("asyncio", "use an activity")
-AS_COMPLETED = Rule("asyncio", "it iterates a set; use backstay.aio.as_completed()")
+AS_COMPLETED = Rule("asyncio", "it iterates a set; use backstay.race()")
 
 _BY_NAME: tuple[tuple[Rule, str, str], ...] = (
     (CLOCK, "time", "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns"),
@@ -131,7 +131,7 @@ class Table:
             case KnownValue(value=type() as cls) if issubclass(cls, BaseException):
                 return None
             case KnownValue(value=FunctionType() as method) if vars(random.Random).get(method.__name__) is method:
-                return None  # of a generator that somebody made: with a seed, or that was the offence
+                return None  # of a generator that the author made: with a seed, or that was the offence
             case KnownValue(value=value):
                 return RANDOM if _draws(value) else _of_module(_module_of(value))
             case Unloaded(path=path):

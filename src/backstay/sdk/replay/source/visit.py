@@ -21,9 +21,9 @@ from backstay.sdk.replay.source.rules import ENVIRONMENT, EXECUTOR, Rule, Table
 SET_ORDER = Rule("set-order", "the order of a set differs between processes; use sorted(...)")
 GLOBAL = Rule("global", "runs share the module; keep state in a local or on the workflow's self")
 SWALLOWED = Rule("swallowed", "it also catches cancellation and eviction; catch Exception, or raise at the end")
-DROPPED = Rule("dropped-step", "the step is described but never done; call it without .step, or .run() or await it")
-UNAWAITED = Rule("not-awaited", "nothing is done until it is awaited; await it, or make a task of it")
-AWAITED = Rule("awaited-blocking", "it blocks and returns a plain value; drop the await, or use its backstay.aio form")
+DROPPED = Rule("dropped-step", "the step never runs; call it without .step, or .run() or await it")
+UNAWAITED = Rule("not-awaited", "it does not run until it is awaited; await it, or make a task of it")
+AWAITED = Rule("awaited-blocking", "it blocks and returns a plain value; drop the await, or await its .step(...)")
 AWAITED_CALL = Rule(
     "awaited-blocking",
     "its code is a `def`, so the call blocks and returns a plain value; drop the await, or await its .step(...)",
@@ -227,7 +227,7 @@ class Visit(ScopeVisitor):
     def _only_describes(self, func: ast.expr) -> bool:
         """Whether calling this does nothing but give back what is to be awaited."""
         match self.scope.resolve(_without_options(func)):
-            case KnownValue(value=MethodType() as bound):  # of `backstay.aio`
+            case KnownValue(value=MethodType() as bound):  # `pause = sleep.step`, and `pause("1h")`
                 return bound.__name__ == "step" and callable(bound.__self__)
             case KnownValue(value=value):
                 return self._in_async and _gives_coroutine(value)

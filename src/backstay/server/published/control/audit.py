@@ -1,17 +1,19 @@
-"""`GET /api/audit`: who did what, newest first."""
+"""`GET /api/audit`: commands and changes with their callers, newest first."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from backstay.kernel.values import Micros
 from backstay.protocol.tasks import optional_iso
-from backstay.server.audit import PAGE, PAGE_MAX, AuditFilter, audit_page, moment
-from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import invalid
-from backstay.server.http_messages import HttpRequest
-from backstay.server.router import Route
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.errors import invalid
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
+from backstay.server.operators.audit import PAGE, PAGE_MAX, AuditFilter, audit_page, moment
 from backstay.server.server import Server
 
 FILTERS = ("command_type", "status", "token_id", "caller", "source", "workflow_id")
@@ -19,8 +21,24 @@ PARAMETERS = (*FILTERS, "from", "to", "page_size", "next_page_token", "namespace
 STATUSES = ("accepted", "rejected", "unreadable")
 
 
-async def audit(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """Commands of the namespace and what was done to the server, newest first."""
+class AuditLookedAt(Struct, frozen=True, kw_only=True):
+    """How far back the page looked."""
+
+    commands: int
+    until: str | None
+    complete: Annotated[bool, Meta(description="Whether there is nothing older.")]
+
+
+class AuditAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    entries: list[dict[str, Any]]
+    entry_count: int
+    next_page_token: str | None
+    looked_at: AuditLookedAt
+
+
+async def audit(server: Server, request: HttpRequest) -> AuditAnswer:
+    """Commands of the namespace and changes of the server, newest first."""
     _check(request)
     query = request.query
     where = AuditFilter(
@@ -34,18 +52,18 @@ async def audit(server: Server, request: HttpRequest) -> dict[str, Any]:
         raise invalid("to", "the range ends before it begins: `to` must be after `from`", "invalid_range")
     token = query.get("next_page_token") or None
     size = request.integer("page_size", PAGE, 1, PAGE_MAX)
-    page = await audit_page(server.store, server.system_actions.newest_first(), where, token, size)
-    return {
-        "namespace": request.namespace,
-        "entries": page.entries,
-        "entry_count": len(page.entries),
-        "next_page_token": page.token,
-        "looked_at": {
-            "commands": page.looked_at,
-            "until": optional_iso(page.looked_until),
-            "complete": page.token is None,
-        },
-    }
+    page = await audit_page(server.api.stored, server.control.system_actions.newest_first(), where, token, size)
+    return AuditAnswer(
+        namespace=request.namespace,
+        entries=page.entries,
+        entry_count=len(page.entries),
+        next_page_token=page.token,
+        looked_at=AuditLookedAt(
+            commands=page.looked_at,
+            until=optional_iso(page.looked_until),
+            complete=page.token is None,
+        ),
+    )
 
 
 def _check(request: HttpRequest) -> None:

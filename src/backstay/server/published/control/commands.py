@@ -1,4 +1,4 @@
-"""Commands to running workflows: signal, update, cancel, terminate, pause, archive, repair.
+"""Messages to running workflows: signals, updates and messages of streams; and what all commands are answered with.
 
 Each goes to the current run of an instance, or with a run in the path to exactly that one. A rejected command is a record
 too: the answer is an error with its id.
@@ -8,38 +8,38 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 
-from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
+from backstay.kernel.names import Name
+from backstay.kernel.operators import OPERATOR_COMMANDS, REFUSALS
 from backstay.kernel.values import run_of
 from backstay.protocol import commands as tell
 from backstay.protocol import rejections
 from backstay.protocol.payloads import arguments, decoded, envelope
 from backstay.protocol.tasks import optional_iso
-from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import HttpError, invalid
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.origin import origin, source
+from backstay.server.access.auth import OPERATOR
+from backstay.server.access.origin import origin, source
+from backstay.server.http.errors import HttpError, invalid
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
 from backstay.server.published.control.starting import StartBody, start_request
 from backstay.server.published.control.workflow_json import find_run
-from backstay.server.router import Route
 from backstay.server.server import Server
 
-RequestId = Annotated[str, Meta(min_length=1, max_length=255)]
+RequestId = Name
 Reason = Annotated[str, Meta(max_length=1000)]
 MAX_WAIT = 60.0
 
 # A rejection's own reason -> (status, the reason of the answer)
 _REJECTIONS = {
     "unknown_signal": (404, "unknown_signal"),
-    "activity_not_found": (404, "activity_not_found"),
     "invalid_signal_arguments": (422, "invalid_signal_arguments"),
     "invalid_update_arguments": (422, "invalid_update_arguments"),
     "update_validator_rejected": (422, "update_validator_rejected"),
     "structural_limit_exceeded": (422, "structural_limit_exceeded"),
+    **{reason: (refusal.status, reason) for reason, refusal in REFUSALS.items()},
 }
 
 
@@ -50,7 +50,7 @@ class SignalBody(Struct, frozen=True, kw_only=True):
 
 
 class MessageBody(Struct, frozen=True, kw_only=True):
-    message_id: Annotated[str, Meta(min_length=1, max_length=255)]
+    message_id: Name
     input: Any = None
 
 
@@ -195,7 +195,7 @@ async def _of_run(server: Server, request: HttpRequest) -> None:
     if run_of(update_id) == row.run_id:
         return
     # An update that was waiting when its run continued as new is accepted again, under its id, in the next one.
-    for entry in await server.engine.store.history(row.key):
+    for entry in await server.api.stored.history(row.key):
         if isinstance(entry.event, UpdateAccepted) and entry.event.update_id == update_id:
             return
     said = f"run {row.run_id!r} of workflow {row.workflow_id!r} has no update {update_id!r}"
@@ -232,53 +232,6 @@ def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> HttpResponse:
     return HttpResponse(answer, 422)
 
 
-async def cancel(server: Server, request: HttpRequest) -> dict[str, Any]:
-    body = request.decode(CommandBody)
-    done = await server.api.call(tell.CancelWorkflow(reason=body.reason, **addressed(request, body.request_id)))
-    return accepted(request, done, body.request_id) | {"reason": body.reason}
-
-
-async def terminate(server: Server, request: HttpRequest) -> dict[str, Any]:
-    body = request.decode(CommandBody)
-    done = await server.api.call(tell.TerminateWorkflow(reason=body.reason, **addressed(request, body.request_id)))
-    return accepted(request, done, body.request_id) | {"reason": body.reason}
-
-
-async def pause(server: Server, request: HttpRequest) -> dict[str, Any]:
-    body = request.decode(CommandBody)
-    done = await server.api.call(tell.PauseWorkflow(reason=body.reason, **addressed(request, body.request_id)))
-    return accepted(request, done, body.request_id)
-
-
-async def unpause(server: Server, request: HttpRequest) -> dict[str, Any]:
-    body = request.decode(CommandBody)
-    done = await server.api.call(tell.UnpauseWorkflow(reason=body.reason, **addressed(request, body.request_id)))
-    return accepted(request, done, body.request_id)
-
-
-async def archive(server: Server, request: HttpRequest) -> dict[str, Any]:
-    body = request.decode(CommandBody)
-    done = await server.api.call(tell.ArchiveWorkflow(reason=body.reason, **addressed(request, body.request_id)))
-    return accepted(request, done, body.request_id) | {"reason": body.reason}
-
-
-async def repair(server: Server, request: HttpRequest) -> dict[str, Any]:
-    body = request.decode(CommandBody)
-    try:
-        done = await server.api.call(tell.RepairWorkflow(**addressed(request, body.request_id)))
-    except HistoryDamaged as damage:
-        # A damaged history can neither be repaired from nor recorded to.
-        return {
-            "workflow_id": request.params["workflow_id"],
-            "namespace": request.namespace,
-            "outcome": "repair_not_needed",
-            "repair_blocked_reason": "unsupported_history",
-            "message": str(damage),
-        }
-    work: dict[str, Any] = {} if done.work is None else msgspec.to_builtins(done.work)
-    return accepted(request, done.command, body.request_id) | work
-
-
 def accepted(request: HttpRequest, done: CommandReply, request_id: str | None, operation: str = "") -> dict[str, Any]:
     """The receipt of a command; raises it as an error if the command was rejected."""
     receipt: dict[str, Any] = {
@@ -288,7 +241,7 @@ def accepted(request: HttpRequest, done: CommandReply, request_id: str | None, o
         "command_id": done.command_id,
         "command_sequence": done.command_sequence,
         "command_status": "accepted" if done.accepted else "rejected",
-        "command_source": "http",
+        "command_source": source(request),
         "target_scope": "run" if "run_id" in request.params else "instance",
         "outcome": done.outcome,
         "request_id": request_id,
@@ -303,33 +256,32 @@ def accepted(request: HttpRequest, done: CommandReply, request_id: str | None, o
     if operation == "update":
         receipt |= {"update_id": done.update_id, "update_status": "rejected", "update_name": done.target_name}
     if done.validation_errors:
-        receipt |= {"errors": done.validation_errors, "validation_errors": done.validation_errors, "field": "input"}
+        receipt |= {
+            "errors": done.validation_errors,
+            "validation_errors": done.validation_errors,
+            "field": _field_of(done),
+        }
     raise HttpError(status, reason, rejections.sentence(done), **receipt)
 
 
-_VERBS = {
-    "cancel": cancel,
-    "terminate": terminate,
-    "pause": pause,
-    "unpause": unpause,
-    "archive": archive,
-    "repair": repair,
-}
-_PLACES = ("/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}")
+def _field_of(done: CommandReply) -> str:
+    """The field of the body that a rejection is about."""
+    command = OPERATOR_COMMANDS.get(done.command_type)
+    names = () if command is None else (field.name for field in command.fields)
+    return next((name for name in names if name in done.validation_errors), "input")
+
+
+RUN_PATHS = ("/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/{run_id}")
+"""The paths of an instance, and of one run of it."""
 
 ROUTES = [
     *(
-        Route("POST", f"{place}/{verb}", handler, "control", OPERATOR, verb, body=CommandBody)
-        for place in _PLACES
-        for verb, handler in _VERBS.items()
-    ),
-    *(
         Route("POST", f"{place}/signal/{{name}}", signal, "control", OPERATOR, "signal", body=SignalBody)
-        for place in _PLACES
+        for place in RUN_PATHS
     ),
     *(
         Route("POST", f"{place}/update/{{name}}", update, "control", OPERATOR, "update", body=UpdateWorkflowBody)
-        for place in _PLACES
+        for place in RUN_PATHS
     ),
     Route(
         "POST",
@@ -340,7 +292,7 @@ ROUTES = [
         "append_message",
         body=MessageBody,
     ),
-    *(Route("GET", f"{place}/updates/{{update_id}}", get_update, "control", OPERATOR) for place in _PLACES),
+    *(Route("GET", f"{place}/updates/{{update_id}}", get_update, "control", OPERATOR) for place in RUN_PATHS),
     Route(
         "POST",
         "/api/workflows/{workflow_id}/signal-with-start/{name}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.messages import HttpRequest
 
 _LEGACY = {"query": "query_name", "signal": "signal_name", "update": "update_name", "wait_policy": "wait_for"}
 _NAMED = {"signal": "signal_name", "query": "query_name", "update": "update_name"}

@@ -10,20 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from backstay import collector
-from backstay.engine.describe import beside
-from backstay.engine.looking import Looked
+from backstay.engine.reading.describe import beside
+from backstay.engine.reading.looking import Looked
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged
 from backstay.protocol import requests as ask
 from backstay.protocol.detail_pages import collections, fit, page_of
 from backstay.protocol.run_detail import chart, declared, log, run_detail
 from backstay.protocol.run_tasks import replay_block
-from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.errors import HttpError
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
 from backstay.server.published.control.damaged import damaged_detail
 from backstay.server.published.control.workflow_json import described, find_instance, find_run
-from backstay.server.router import Route
 from backstay.server.server import Server
 
 _NEWEST_FIRST = frozenset({"waits", "tasks"})  # lists that begin with what matters most
@@ -35,7 +35,7 @@ _PARTS = {
     **dict.fromkeys(("parents", "children", "continuedWorkflows"), "lineage"),
     **dict.fromkeys(("activities", "logs", "chartData"), "activities"),
 }
-"""Which route of a run has all of a list."""
+"""The route of a run that has all entries of a list."""
 
 
 async def current(server: Server, request: HttpRequest) -> dict[str, Any]:
@@ -75,7 +75,7 @@ async def _of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 async def _detail(server: Server, looked: Looked, row: RunRow) -> dict[str, Any]:
     shown = described(server, looked)
-    chain = await beside(server.engine.store, row.namespace, looked.ends.neighbours)
+    chain = await beside(server.api.stored, row.namespace, looked.ends.neighbours)
     sources = await server.node.views.sources(row, looked.history)
     made = await server.api.aside(looked.history, lambda: _made(looked, row, shown | sources, chain))
     await server.api.looking.release(looked)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from backstay.engine.exports import WrittenRun
-from backstay.server.auth import OPERATOR
-from backstay.server.hidden_payloads import no_payloads
-from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.engine.reading.exports import WrittenRun
+from backstay.server.access.auth import OPERATOR
+from backstay.server.access.hidden_payloads import no_payloads
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
 from backstay.server.published.control.parts.selected import selected_run
-from backstay.server.router import Route
 from backstay.server.server import Server
 
 
 async def export(server: Server, request: HttpRequest) -> HttpResponse:
-    """The whole run as one verifiable file. Without its last member, `integrity`, it is what its checksum was computed of."""
+    """The whole run as one verifiable file. The checksum covers the file without its last member, `integrity`."""
     if not request.caller.payloads:
         raise no_payloads()  # before a file is made that would not be sent
     row = await selected_run(server, request)

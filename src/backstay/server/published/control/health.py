@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from backstay.protocol.history import iso
-from backstay.server import findings
-from backstay.server.auth import EVERY, OPERATOR
-from backstay.server.discovery import cluster_info
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.router import Route
+from backstay.server.access.auth import EVERY, OPERATOR
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
+from backstay.server.operators import findings
+from backstay.server.operators.discovery import cluster_info
 from backstay.server.server import Server
-from backstay.store import Unavailable
+from backstay.store.errors import Unavailable
 
 
 async def health(server: Server, request: HttpRequest) -> HttpResponse:
-    """Whether this process serves. It does while its database can commit."""
-    down = server.engine.down
+    """Whether this process serves. It does while its database can be read and can commit."""
+    down = await server.control.database_check.trouble()
     checks = {"database": "ok" if down is None else "unavailable"}
     body: dict[str, Any] = {"status": "serving", "timestamp": iso(server.now), "checks": checks}
     return HttpResponse(body) if down is None else HttpResponse(body | {"status": "degraded"}, 503)
@@ -26,26 +26,27 @@ async def ready(server: Server, request: HttpRequest) -> HttpResponse:
     """Whether to send traffic here, and if not, every reason why not."""
     engine = server.engine
     reasons: list[dict[str, str]] = []
-    if engine.down is not None:
-        reasons.append({"code": "database_unavailable", "message": "the database cannot commit; see the log"})
+    down = await server.control.database_check.trouble()
+    if down is not None:
+        reasons.append(
+            {"code": "database_unavailable", "message": "the database cannot be read or cannot commit; see the log"}
+        )
     # A node that has just got shards of others serves everything meanwhile, as any node does.
-    recovering = engine.store.exclusive and engine.holder and not server.recovery.up
+    recovering = server.api.stored.exclusive and engine.holder and not server.recovery.up
     if not engine.active:
         reasons.append({"code": "engine_elsewhere", "message": "another process is the engine of this database"})
     elif recovering:
-        reasons.append(
-            {"code": "recovering", "message": "the engine reads open runs and leases; it serves in a moment"}
-        )
-    draining = server.draining or server.drains.asked
+        reasons.append({"code": "recovering", "message": "the engine is starting: it reads open runs and leases"})
+    draining = server.draining or server.cluster.drains.asked
     if draining:
         why = (
-            "this server is about to stop"
-            if server.drains.ended
-            else "this server hands its work to others, as an operator wished"
+            "this server is stopping"
+            if server.cluster.drains.ended
+            else "an operator drains this server: it hands its work to others"
         )
         reasons.append({"code": "draining", "message": why})
     checks = {
-        "database": "ok" if engine.down is None else "unavailable",
+        "database": "ok" if down is None else "unavailable",
         "engine": "held_by_another_process" if not engine.active else "recovering" if recovering else "ok",
         "draining": "yes" if draining else "no",
     }
@@ -65,7 +66,7 @@ async def system_health(server: Server, request: HttpRequest) -> HttpResponse:
         found = await findings.find(server, request.namespace, probe=not wanted)
         measured = wanted and server.engine.down is None
         metrics = await server.observer.metrics(request.namespace) if measured else None
-    except Unavailable as unavailable:  # the database went away while it was asked
+    except Unavailable as unavailable:  # the database went away during the query
         found, metrics = [findings.unavailable(unavailable)], None
     status, now = findings.worst(found), server.now
     body: dict[str, Any] = {

@@ -1,7 +1,7 @@
 """The history of a run from either end, by range, kind, type, step and text; and its export.
 
-A page says how far it looked: with a filter it looks at a bounded number of events and may have fewer than it was asked for, even
-none, and a token with which to go on. With `wait_new_event` a page waits for new events.
+A page names the last event that it looked at. With a filter it looks at a bounded number of events, so it may have
+fewer than requested, even none, and a token for the next page. With `wait_new_event` a page waits for new events.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, cast
 
-from backstay.engine.history_pages import read_page, read_page_back
+from backstay.engine.reading.history_pages import read_page, read_page_back
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.protocol.page_tokens import list_token, token_number
 from backstay.protocol.shown_events import KINDS, TYPES, EventFilter, new_story, shown_event, size_shown
 from backstay.protocol.shown_payloads import PayloadMode
 from backstay.protocol.tasks import after_token, page_token
-from backstay.server.http_errors import invalid
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.errors import invalid
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
     PAGE_BYTES,
     about_run,
@@ -35,7 +35,7 @@ from backstay.server.server import Server
 
 HOLD = 30.0  # seconds that a page waits for new events
 LOOKED_AT = 5000  # events that one request looks at
-LEAD = 100  # events before a page that its words are told from
+LEAD = 100  # events before a page that its words need
 SLICE = 512 << 10  # bytes that are read at a stretch
 TEXT_MAX = 200
 _PARAMETERS = (
@@ -58,7 +58,7 @@ async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
         raise invalid("to", f"the range ends at {high}, before it begins at {low}", "invalid_range")
     size = request.integer("page_size", 100, 1, 1000)
     list_name = _list_name(request, row, order)
-    last = await server.engine.store.last_event(row.key)
+    last = await server.api.stored.last_event(row.key)
     length = 0 if last is None else last.sequence
     token = request.query.get("next_page_token") or None
     place = None if token is None else _place(token, list_name)
@@ -117,7 +117,7 @@ class _Look:
 
     async def between(self, floor: int, ceiling: int) -> None:
         """Look at the events after `floor` and up to `ceiling`, from the end that the page begins with."""
-        store, slices = self._server.engine.store, self._server.api.slices
+        store, slices = self._server.api.stored, self._server.api.slices
         while floor < ceiling:
             if len(self.found) >= self._size:
                 return
@@ -155,9 +155,7 @@ async def _shown(
     if not found:
         return []
     first = min(found[0].sequence, found[-1].sequence)
-    lead = (
-        await server.engine.store.history(row.key, max(first - 1 - LEAD, 0), min(LEAD, first - 1)) if first > 1 else []
-    )
+    lead = await server.api.stored.history(row.key, max(first - 1 - LEAD, 0), min(LEAD, first - 1)) if first > 1 else []
 
     def make() -> list[dict[str, Any]]:
         story = new_story(row.workflow_type, row.started_at, lead, hidden)

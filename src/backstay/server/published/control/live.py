@@ -1,15 +1,15 @@
-"""The route of the live feed: server-sent events that say what moved, after commits."""
+"""The route of the live feed: server-sent events that announce changes, after commits."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 
-from backstay.server.auth import OPERATOR
-from backstay.server.feed import LiveStream
-from backstay.server.feed_topics import TopicName
-from backstay.server.http_errors import HttpError, invalid
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.router import Route
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.errors import HttpError, invalid
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
+from backstay.server.operators.feed_streams import LiveStream
+from backstay.server.operators.feed_topics import TopicName
 from backstay.server.server import Server
 
 WHOLE = ("runs", "queues", "overview", "system")
@@ -18,16 +18,16 @@ MOST = 50  # topics of a stream
 
 
 async def live(server: Server, request: HttpRequest) -> HttpResponse:
-    """What moves from now on: a stream of server-sent events for one or several topics (topic=a&topic=b)."""
+    """Changes from now on: a stream of server-sent events for one or several topics (topic=a&topic=b)."""
     names = topics_of(request)
-    server.feed.admit(request.address)
+    server.control.feed.admit(request.address)
     for name in names:
-        if name.kind == "run" and await server.store.find(request.namespace, name.id) is None:
+        if name.kind == "run" and await server.api.stored.find(request.namespace, name.id) is None:
             said = f"there is no workflow {name.id!r} in namespace {request.namespace!r}"
             raise HttpError(404, "instance_not_found", said, workflow_id=name.id, field="topic")
-        if name.kind == "bulk" and server.bulks.get(request.namespace, name.id) is None:
+        if name.kind == "bulk" and server.control.bulks.get(request.namespace, name.id) is None:
             raise HttpError(404, "bulk_not_found", f"there is no bulk operation {name.id!r}", field="topic")
-    server.feed.admit(request.address)  # again: the database may have taken a while
+    server.control.feed.admit(request.address)  # again: the database may have taken a while
     after = request.query.get("after") or request.headers.get("last-event-id")
 
     def valid() -> bool:
@@ -36,11 +36,11 @@ async def live(server: Server, request: HttpRequest) -> HttpResponse:
         if request.caller.method == "signature":
             return True  # of this request, for ever
         try:
-            return server.authenticator.caller(request.headers) == request.caller
+            return server.access.authenticator.caller(request.headers) == request.caller
         except HttpError:
             return False
 
-    stream = LiveStream(server.feed, names, request.address, after, valid)
+    stream = LiveStream(server.control.feed, names, request.address, after, valid)
     return HttpResponse({}, content_type="text/event-stream", parts=stream.parts())
 
 
@@ -50,13 +50,14 @@ def topics_of(request: HttpRequest) -> list[TopicName]:
         raise invalid("topic", f"name at least one topic: {_known()}", "missing_topic")
     if len(said) > MOST:
         raise invalid("topic", f"a stream has at most {MOST} topics, not {len(said)}", "too_many_topics")
-    return list(dict.fromkeys(_topic(topic, request.namespace) for topic in said))
+    return list(dict.fromkeys(_topic(topic, request.namespace, request.bound) for topic in said))
 
 
-def _topic(said: str, namespace: str) -> TopicName:
+def _topic(said: str, namespace: str, bound: str | None) -> TopicName:
+    """`bound`: the only namespace that the caller may read. It hears of the system what moves there."""
     kind, colon, id = said.partition(":")
     if said in WHOLE:
-        return TopicName(said, "" if said == "system" else namespace)
+        return TopicName(said, "" if said == "system" and bound is None else namespace)
     if kind in ONE and id:
         return TopicName(kind, namespace, id)
     near = get_close_matches(kind, (*WHOLE, *ONE), 1, cutoff=0.5)

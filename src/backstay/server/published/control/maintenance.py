@@ -1,4 +1,4 @@
-"""Routes of maintenance: inspect or run now what the server does regularly: repair, activity timeouts, retention."""
+"""Routes of maintenance: inspect or run the regular passes of the server now: repair, activity timeouts, retention."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.features.activity import Activities
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.message import Refused
+from backstay.kernel.names import Name
 from backstay.kernel.values import Micros, execution_id, run_of
-from backstay.protocol.commands import RepairWorkflow
+from backstay.protocol.commands import OPERATOR as COMMANDS
 from backstay.protocol.history import iso
-from backstay.server import repair
-from backstay.server.auth import ADMIN, OPERATOR
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.router import Route
+from backstay.server.access.auth import ADMIN, OPERATOR
+from backstay.server.http.errors import HttpError
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
+from backstay.server.operators import repair
 from backstay.server.server import Server
 
-Ids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1000)]
+Ids = Annotated[list[Name], Meta(max_length=1000)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 SCAN = 100
 
 
 class RepairBody(Struct, frozen=True, kw_only=True):
     run_ids: Ids | None = None
-    instance_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
-    sweep_owner: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    instance_id: Name | None = None
+    sweep_owner: Name | None = None
 
 
 class RetentionBody(Struct, frozen=True, kw_only=True):
@@ -43,14 +44,41 @@ class TimeoutBody(Struct, frozen=True, kw_only=True):
     limit: Limit = SCAN
 
 
-async def repair_status(server: Server, request: HttpRequest) -> dict[str, Any]:
+class RepairStatusAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    policy: dict[str, Any]
+    candidates: Annotated[
+        dict[str, Any], Meta(description="What a pass would select, and how many there are of each scope.")
+    ]
+
+
+class RetentionStatusAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    retention_days: int | None
+    cutoff: Annotated[str, Meta(description="Runs that closed before have expired.")]
+    archive: Annotated[bool, Meta(description="Whether runs are archived before they are removed.")]
+    expired_run_count: int
+    expired_run_ids: list[str]
+    scan_limit: int
+    scan_pressure: Annotated[bool, Meta(description="Whether there may be more than were looked at.")]
+
+
+class TimeoutStatusAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    expired_count: int
+    expired_execution_ids: list[str]
+    scan_limit: int
+    scan_pressure: Annotated[bool, Meta(description="Whether there may be more than were looked at.")]
+
+
+async def repair_status(server: Server, request: HttpRequest) -> RepairStatusAnswer:
     """The candidates of a repair pass."""
     found = await repair.candidates(server, request.namespace)
-    return {
-        "namespace": request.namespace,
-        "policy": repair.policy(server.settings),
-        "candidates": repair.pressure(found, server.settings.task_repair_scan_limit, server.now),
-    }
+    return RepairStatusAnswer(
+        namespace=request.namespace,
+        policy=repair.policy(server.settings),
+        candidates=repair.pressure(found, server.settings.task_repair_scan_limit, server.now),
+    )
 
 
 async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
@@ -64,7 +92,7 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
         raise HttpError(
             503,
             "engine_elsewhere",
-            "another process runs the engine of this database; ask that one",
+            "another process runs the engine of this database; send this request there",
             retryable=True,
             retry_after_seconds=1,
         )
@@ -86,7 +114,7 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
     there = frozenset(elsewhere)
     moved = {key: await _repair(server, key, key in there) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
-    swept = 0 if body.sweep_owner is None else await server.sweep_of_nodes.everywhere(body.sweep_owner)
+    swept = 0 if body.sweep_owner is None else await server.cluster.sweep.everywhere(body.sweep_owner)
     return HttpResponse(
         {
             "namespace": request.namespace,
@@ -110,11 +138,11 @@ async def _repair(server: Server, key: int, elsewhere: bool) -> bool:
     """Reconcile an instance here, or have the node that owns it repair it; False if nothing was moved."""
     if not elsewhere:
         return server.sweep.reload_and_reconcile(key)
-    loaded = await server.store.load(key)
+    loaded = await server.api.stored.load(key)
     if loaded is None:
         return False
     try:
-        repair = RepairWorkflow(workflow_id=loaded.row.workflow_id, namespace=loaded.row.namespace)
+        repair = COMMANDS["repair"](workflow_id=loaded.row.workflow_id, namespace=loaded.row.namespace)
         return (await server.api.call(repair)).work is not None
     except Refused:
         return False
@@ -125,7 +153,7 @@ async def _would_repair(
 ) -> dict[str, Any]:
     names: list[str] = []
     for key in dict.fromkeys([*missing, *existing]):
-        loaded = await server.engine.store.load(key)
+        loaded = await server.api.stored.load(key)
         if loaded is not None:
             names.append(loaded.row.workflow_id)
         await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run
@@ -141,7 +169,7 @@ async def _would_repair(
 
 
 async def _named(server: Server, namespace: str, body: RepairBody, failures: list[dict[str, Any]]) -> list[int]:
-    store = server.engine.store
+    store = server.api.stored
     keys: list[int] = []
     for run_id in body.run_ids or []:
         place = await store.locate(namespace, run_id)
@@ -158,20 +186,20 @@ async def _named(server: Server, namespace: str, body: RepairBody, failures: lis
     return list(dict.fromkeys(keys))
 
 
-async def retention_status(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def retention_status(server: Server, request: HttpRequest) -> RetentionStatusAnswer:
     """The closed runs that are older than the retention of this namespace."""
     found = await server.retention.expired(request.namespace, SCAN)
     kept = server.namespaces.get(request.namespace)
-    return {
-        "namespace": request.namespace,
-        "retention_days": None if kept is None else kept.retention_days,
-        "cutoff": iso(server.retention.cutoff(request.namespace)),
-        "archive": server.settings.retention_archive is not None,
-        "expired_run_count": len(found),
-        "expired_run_ids": [row.run_id for row in found],
-        "scan_limit": SCAN,
-        "scan_pressure": len(found) >= SCAN,
-    }
+    return RetentionStatusAnswer(
+        namespace=request.namespace,
+        retention_days=None if kept is None else kept.retention_days,
+        cutoff=iso(server.retention.cutoff(request.namespace)),
+        archive=server.settings.retention_archive is not None,
+        expired_run_count=len(found),
+        expired_run_ids=[row.run_id for row in found],
+        scan_limit=SCAN,
+        scan_pressure=len(found) >= SCAN,
+    )
 
 
 async def retention_pass(server: Server, request: HttpRequest) -> HttpResponse:
@@ -196,7 +224,7 @@ async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple
     runs: list[RunRow] = []
     unknown: list[dict[str, Any]] = []
     for run_id in body.run_ids[: body.limit]:
-        row = await server.engine.store.run(namespace, run_id)
+        row = await server.api.stored.run(namespace, run_id)
         if row is None:
             unknown.append({"run_id": run_id, "outcome": "skipped", "reason": "run_not_found"})
         else:
@@ -204,16 +232,16 @@ async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple
     return runs, unknown
 
 
-async def timeout_status(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def timeout_status(server: Server, request: HttpRequest) -> TimeoutStatusAnswer:
     """Activities past a timeout that has not been recorded yet: none, while the engine runs."""
     found = await _overdue(server, request.namespace, SCAN)
-    return {
-        "namespace": request.namespace,
-        "expired_count": len(found),
-        "expired_execution_ids": list(found),
-        "scan_limit": SCAN,
-        "scan_pressure": len(found) >= SCAN,
-    }
+    return TimeoutStatusAnswer(
+        namespace=request.namespace,
+        expired_count=len(found),
+        expired_execution_ids=list(found),
+        scan_limit=SCAN,
+        scan_pressure=len(found) >= SCAN,
+    )
 
 
 async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
@@ -228,7 +256,7 @@ async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
                 server.engine.submit(found[id], Due())
             results.append({"execution_id": id, "outcome": done, "has_retry": None})
         else:
-            known = await server.engine.store.locate(request.namespace, run_of(id))
+            known = await server.api.stored.locate(request.namespace, run_of(id))
             reason = "execution_not_found" if known is None else "not_expired"
             results.append({"execution_id": id, "outcome": "skipped", "reason": reason})
     return _counted(request.namespace, results, done, dry_run=request.dry_run)
@@ -236,7 +264,7 @@ async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]:
     """Activities past a deadline, and their instances."""
-    store, now = server.engine.store, server.now
+    store, now = server.api.stored, server.now
     found: dict[str, int] = {}
     for _, key in await store.due(now, limit):
         loaded = await store.load(key)

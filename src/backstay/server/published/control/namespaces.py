@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import replace
@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from backstay.protocol import requests as ask
 from backstay.protocol.history import iso
 from backstay.protocol.schedules import ListSchedules
-from backstay.server.answers.house import NamespaceAnswer, NamespacesAnswer
-from backstay.server.auth import ADMIN, OPERATOR, require_namespace
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.namespaces import Namespace, checked_name
-from backstay.server.router import Route
+from backstay.server.access.auth import ADMIN, OPERATOR, require_namespace
+from backstay.server.http.errors import HttpError
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
+from backstay.server.registries.namespaces import Namespace, checked_name
 from backstay.server.server import Server
 
 Days = Annotated[int, Meta(ge=1, le=365)]
@@ -33,9 +32,23 @@ class UpdateNamespaceBody(Struct, frozen=True, kw_only=True):
     retention_days: Days | UnsetType = UNSET
 
 
+class NamespaceAnswer(Struct, frozen=True, kw_only=True):
+    name: str
+    description: str | None
+    retention_days: Annotated[int, Meta(description="Days that closed runs are kept.")]
+    status: str
+    external_payload_storage: None
+    created_at: str
+    updated_at: str
+
+
+class NamespacesAnswer(Struct, frozen=True, kw_only=True):
+    namespaces: Annotated[list[NamespaceAnswer], Meta(description="Those that the caller may use.")]
+
+
 async def listing(server: Server, request: HttpRequest) -> NamespacesAnswer:
     found = [namespace for namespace in server.namespaces.all() if request.bound in (None, namespace.name)]
-    return {"namespaces": [_shown(namespace) for namespace in found]}
+    return NamespacesAnswer(namespaces=[_shown(namespace) for namespace in found])
 
 
 async def create(server: Server, request: HttpRequest) -> HttpResponse:
@@ -72,7 +85,13 @@ async def update(server: Server, request: HttpRequest) -> NamespaceAnswer:
     return _shown(after)
 
 
-async def remove(server: Server, request: HttpRequest) -> dict[str, Any]:
+class RemovedNamespaceAnswer(Struct, frozen=True, kw_only=True):
+    name: str
+    status: Literal["deleted"] = "deleted"
+    deleted: Annotated[dict[str, int], Meta(description="What was deleted with it; a namespace is empty before.")]
+
+
+async def remove(server: Server, request: HttpRequest) -> RemovedNamespaceAnswer:
     namespace = _named(server, request)
     if namespace.name == server.namespaces.default:
         raise HttpError(
@@ -82,18 +101,18 @@ async def remove(server: Server, request: HttpRequest) -> dict[str, Any]:
         raise HttpError(
             409,
             "namespace_not_empty",
-            f"namespace {namespace.name!r} holds workflows, and nothing deletes those with it",
+            f"namespace {namespace.name!r} has workflows, and a delete would not remove them",
             namespace=namespace.name,
         )
     if (await server.api.call(ListSchedules(namespace=namespace.name, limit=1))).schedules:
         raise HttpError(
             409,
             "namespace_not_empty",
-            f"namespace {namespace.name!r} holds schedules, which would go on firing; delete them first",
+            f"namespace {namespace.name!r} has schedules, which would still fire; delete them first",
             namespace=namespace.name,
         )
     await server.namespaces.remove(namespace.name)
-    return {"name": namespace.name, "status": "deleted", "deleted": {}}
+    return RemovedNamespaceAnswer(name=namespace.name, deleted={})
 
 
 def _named(server: Server, request: HttpRequest) -> Namespace:
@@ -105,20 +124,29 @@ def _named(server: Server, request: HttpRequest) -> Namespace:
 
 
 def _shown(namespace: Namespace) -> NamespaceAnswer:
-    return {
-        "name": namespace.name,
-        "description": namespace.description,
-        "retention_days": namespace.retention_days,
-        "status": "active",
-        "external_payload_storage": None,
-        "created_at": iso(namespace.created_at),
-        "updated_at": iso(namespace.updated_at),
-    }
+    return NamespaceAnswer(
+        name=namespace.name,
+        description=namespace.description,
+        retention_days=namespace.retention_days,
+        status="active",
+        external_payload_storage=None,
+        created_at=iso(namespace.created_at),
+        updated_at=iso(namespace.updated_at),
+    )
 
 
 ROUTES = [
     Route("GET", "/api/namespaces", listing, "control", OPERATOR, any_namespace=True),
-    Route("POST", "/api/namespaces", create, "control", ADMIN, any_namespace=True, body=CreateNamespaceBody),
+    Route(
+        "POST",
+        "/api/namespaces",
+        create,
+        "control",
+        ADMIN,
+        any_namespace=True,
+        body=CreateNamespaceBody,
+        told=NamespaceAnswer,
+    ),
     Route("GET", "/api/namespaces/{namespace}", describe, "control", OPERATOR, any_namespace=True),
     Route("PUT", "/api/namespaces/{namespace}", update, "control", ADMIN, any_namespace=True, body=UpdateNamespaceBody),
     Route("DELETE", "/api/namespaces/{namespace}", remove, "control", ADMIN, any_namespace=True),

@@ -1,15 +1,14 @@
-"""Routes of the nodes of a database: all living processes that work at it, who owns how much, and which of them are leaving."""
+"""Routes of the nodes of a database: all living nodes, their shards, and which of them drain."""
 
 from __future__ import annotations
 
 from msgspec import Struct
 
-from backstay.engine.draining import wish
-from backstay.engine.node_views import NodesAnswer, NoSuchNode, find_node, shown_nodes
-from backstay.server.auth import ADMIN, OPERATOR
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.router import Route
+from backstay.engine.cluster.node_views import NodesAnswer, NoSuchNode, find_gone, find_node
+from backstay.server.access.auth import ADMIN, OPERATOR
+from backstay.server.http.errors import HttpError
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
 from backstay.server.server import Server
 
 
@@ -18,12 +17,19 @@ class NodeBody(Struct, frozen=True, kw_only=True):
 
 
 async def nodes(server: Server, request: HttpRequest) -> NodesAnswer:
-    """Every living process at the database. `this` is the one that answers."""
-    return shown_nodes(await server.store.look(), one_owner=server.store.exclusive)
+    """Every living process at the database, and those that are gone. `this` is the one that answers."""
+    _refuse_bound(request)
+    return await server.cluster.roster.read()
+
+
+def _refuse_bound(request: HttpRequest) -> None:
+    if request.bound is not None:
+        message = f"this token is limited to namespace {request.bound!r}, and a node works for all namespaces"
+        raise HttpError(403, "forbidden", message, namespace=request.bound)
 
 
 async def drain(server: Server, request: HttpRequest) -> HttpResponse:
-    """Let a node hand its shards to others. It serves on, and is not ready for new callers."""
+    """Let a node hand its shards to others. It still serves callers, and is not ready for new ones."""
     return await _wish(server, request, True)
 
 
@@ -32,11 +38,19 @@ async def resume(server: Server, request: HttpRequest) -> HttpResponse:
     return await _wish(server, request, False)
 
 
+async def forget_gone(server: Server, request: HttpRequest) -> HttpResponse:
+    """Name a node that is gone no more."""
+    request.decode(NodeBody)
+    try:
+        matching = find_gone(await nodes(server, request), request.params["node"])
+    except NoSuchNode as unknown:
+        raise HttpError(404, "node_not_found", str(unknown)) from None
+    await server.cluster.roster.forget([int(one["id"]) for one in matching])
+    return HttpResponse({"forgotten": matching})
+
+
 async def _wish(server: Server, request: HttpRequest, draining: bool) -> HttpResponse:
     request.decode(NodeBody)
-    if request.bound is not None:
-        message = f"this token opens the namespace {request.bound!r} only, and a node works for all of them"
-        raise HttpError(403, "forbidden", message, namespace=request.bound)
     found = await nodes(server, request)
     try:
         node = find_node(found, request.params["node"])
@@ -49,7 +63,7 @@ async def _wish(server: Server, request: HttpRequest, draining: bool) -> HttpRes
             "one_owner",
             "one process at a time works for a file; stop it (SIGTERM), and another one that has it open takes over",
         )
-    await wish(server.engine.world, server.store, int(node["id"]), draining)
+    await server.cluster.roster.wish(int(node["id"]), draining)
     return HttpResponse({**node, "draining": draining}, 202)
 
 
@@ -65,6 +79,6 @@ ROUTES = [
             any_namespace=True,
             body=NodeBody,
         )
-        for verb, act in (("drain", drain), ("resume", resume))
+        for verb, act in (("drain", drain), ("resume", resume), ("forget", forget_gone))
     ),
 ]

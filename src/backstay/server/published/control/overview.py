@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
-from backstay.server.answers.overview import OverviewAnswer
-from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import invalid
-from backstay.server.http_messages import HttpRequest
-from backstay.server.router import Route
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.errors import invalid
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
+from backstay.server.operators.overview import OverviewAnswer
+from backstay.server.operators.tallies import WINDOWS
 from backstay.server.server import Server
-from backstay.server.tallies import WINDOWS
 from backstay.store.views import HOUR
 
 INTERVALS = 1500  # the most of one answer
@@ -25,30 +27,45 @@ _LENGTH = re.compile(r"(\d{1,9})([smhd]?)", re.ASCII)
 _UNITS = {"": SECOND, "s": SECOND, "m": 60 * SECOND, "h": HOUR, "d": 24 * HOUR}
 
 
+class WakeBucket(Struct, frozen=True, kw_only=True):
+    at: str
+    runs: int
+
+
+class WakesAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    until: str
+    bucket_seconds: float
+    counted_until: Annotated[str, Meta(description="Wakes after this time were not counted.")]
+    complete: Annotated[bool, Meta(description="Whether all wakes until then were counted.")]
+    runs: int
+    buckets: Annotated[list[WakeBucket], Meta(description="Those in which something wakes.")]
+
+
 async def overview(server: Server, request: HttpRequest) -> OverviewAnswer:
-    """What needs somebody, what there is, how it went in the window, and what comes."""
+    """Items that need attention, open runs, results of the window, and upcoming wakes."""
     window = request.query.get("window") or "24h"
     if window not in WINDOWS:
         raise invalid("window", f"window is one of {', '.join(WINDOWS)}, not {window[:60]!r}", "unknown_window")
-    return await server.overviews.read(request.namespace, window)
+    return await server.control.overviews.read(request.namespace, window)
 
 
-async def wakes(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def wakes(server: Server, request: HttpRequest) -> WakesAnswer:
     """How many runs wake when: by timers, timeouts and retries."""
     now = server.now
     until = _until(request, now)
     bucket = _bucket(request, until - now)
     whole = now + -(-(until - now) // bucket) * bucket
-    found = await server.store.wakes(request.namespace, now, whole, bucket)
-    return {
-        "namespace": request.namespace,
-        "until": iso(until),
-        "bucket_seconds": bucket / SECOND,
-        "counted_until": iso(min(found.until, until)),
-        "complete": found.until >= until,
-        "runs": sum(found.counts.values()),
-        "buckets": [{"at": iso(at), "runs": found.counts[at]} for at in sorted(found.counts)],
-    }
+    found = await server.api.stored.wakes(request.namespace, now, whole, bucket)
+    return WakesAnswer(
+        namespace=request.namespace,
+        until=iso(until),
+        bucket_seconds=bucket / SECOND,
+        counted_until=iso(min(found.until, until)),
+        complete=found.until >= until,
+        runs=sum(found.counts.values()),
+        buckets=[WakeBucket(at=iso(at), runs=found.counts[at]) for at in sorted(found.counts)],
+    )
 
 
 def _until(request: HttpRequest, now: Micros) -> Micros:

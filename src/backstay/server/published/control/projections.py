@@ -1,37 +1,49 @@
-"""Routes of what the server derives from runs: stored views, their rebuild, and the liveness certificate."""
+"""Routes of data that is derived from runs: stored views, their rebuild, and the liveness certificate."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
-from backstay.engine.certificate import CertificateAnswer, shown_proof
-from backstay.engine.stored_views import Rebuild
-from backstay.server.auth import ADMIN, OPERATOR
-from backstay.server.http_messages import HttpRequest
-from backstay.server.router import Route
+from backstay.engine.views.certificate import CertificateAnswer, shown_proof
+from backstay.engine.views.stored_views import Rebuild, Rebuilt
+from backstay.kernel.names import Name
+from backstay.server.access.auth import ADMIN, OPERATOR
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
 from backstay.server.server import Server
 
-Ids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=255)]], Meta(max_length=1000)]
+Ids = Annotated[list[Name], Meta(max_length=1000)]
 
 
 class RebuildBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run_ids: Ids = []
-    instance_id: Annotated[str, Meta(min_length=1, max_length=255)] | None = None
+    instance_id: Name | None = None
     missing: bool = False
     needs_rebuild: bool = False
     prune_stale: bool = False
     dry_run: bool = False
 
 
-async def projections(server: Server, request: HttpRequest) -> dict[str, Any]:
+class ProjectionsAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    projections: Annotated[
+        dict[str, Any], Meta(description="By kind of view: how many there are, and how many are wrong.")
+    ]
+
+
+class RebuiltAnswer(Rebuilt, kw_only=True):
+    namespace: str
+
+
+async def projections(server: Server, request: HttpRequest) -> ProjectionsAnswer:
     """How the stored views of a namespace compare with its runs."""
-    return {"namespace": request.namespace, "projections": await server.node.views.counts(request.namespace)}
+    return ProjectionsAnswer(namespace=request.namespace, projections=await server.node.views.counts(request.namespace))
 
 
-async def rebuild(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def rebuild(server: Server, request: HttpRequest) -> RebuiltAnswer:
     """Make the stored views of runs again: of all, or of those that miss them or have wrong ones."""
     body = request.decode(RebuildBody)
     done = await server.node.views.rebuild(
@@ -45,7 +57,7 @@ async def rebuild(server: Server, request: HttpRequest) -> dict[str, Any]:
             dry_run=body.dry_run or request.flag("dry_run"),
         )
     )
-    return {"namespace": request.namespace, **msgspec.to_builtins(done)}
+    return RebuiltAnswer(namespace=request.namespace, **asdict(done))
 
 
 async def liveness(server: Server, request: HttpRequest) -> CertificateAnswer:

@@ -1,24 +1,25 @@
-"""`GET /metrics`: what this server tells Prometheus. A token that is bound to a namespace sees the runs and queues of that one."""
+"""`GET /metrics`: the metrics of this server for Prometheus. A token that is bound to a namespace sees the runs, queues
+and workers of that one, and nothing that is counted for all together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from importlib.metadata import version
 
-from backstay.engine.exposition import (
+from backstay.engine.cluster.node_metrics import node_families
+from backstay.engine.views.exposition import (
     OPEN_METRICS,
     PLAIN,
     MetricFamily,
     Sample,
     engine_families,
     exposition,
-    node_families,
     one,
     open_states,
 )
-from backstay.server.auth import OPERATOR
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.router import Route
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
 from backstay.server.server import Server
 
 NAMESPACES = 100  # whose open runs and workers are counted one by one
@@ -32,21 +33,21 @@ async def scrape(server: Server, request: HttpRequest) -> HttpResponse:
         if request.bound is None
         else [request.bound]
     )
-    states = await open_states(server.store, namespaces)
+    states = await open_states(server.node.open_runs, namespaces)
     families = [
         *engine_families(server.engine, states, server.node.projector.lag),
-        *node_families(server.node),
+        *await node_families(server.node),
         *_of_server(server, namespaces),
     ]
     if request.bound is not None:
-        families = [_only(family, request.bound) for family in families]
+        families = [found for family in families if (found := _only(family, request.bound)).samples]
     text = exposition(families, wanted)
     return HttpResponse({}, raw=text.encode("utf-8", "replace"), content_type=OPEN_METRICS if wanted else PLAIN)
 
 
 def _only(family: MetricFamily, namespace: str) -> MetricFamily:
-    """Without the samples of other namespaces."""
-    kept = [sample for sample in family.samples if sample.labels.get("namespace", namespace) == namespace]
+    """The samples of this namespace."""
+    kept = [sample for sample in family.samples if sample.labels.get("namespace") == namespace]
     return family._replace(samples=kept)
 
 
@@ -62,8 +63,8 @@ def _of_server(server: Server, namespaces: list[str]) -> list[MetricFamily]:
     return [
         MetricFamily("backstay_workers", "gauge", "Registered workers.", workers),
         MetricFamily("backstay_http_requests", "counter", "Requests that were answered.", requests),
-        one("backstay_live_streams", "gauge", "Live streams that are open.", len(server.feed)),
-        one("backstay_parked_polls", "gauge", "Polls that wait for a task.", server.parked),
+        one("backstay_live_streams", "gauge", "Live streams that are open.", len(server.control.feed)),
+        one("backstay_parked_polls", "gauge", "Polls that wait for a task.", len(server.parked)),
         one(
             "backstay_engine_held_seconds",
             "gauge",
@@ -74,4 +75,4 @@ def _of_server(server: Server, namespaces: list[str]) -> list[MetricFamily]:
     ]
 
 
-ROUTES = [Route("GET", "/metrics", scrape, "discovery", OPERATOR, any_namespace=True, answers=PLAIN)]
+ROUTES = [Route("GET", "/metrics", scrape, "discovery", OPERATOR, any_namespace=True, answers=PLAIN, payload_free=True)]

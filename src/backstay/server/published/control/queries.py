@@ -6,10 +6,10 @@ from typing import Any
 
 from backstay.protocol import commands as tell
 from backstay.protocol.payloads import decoded, envelope
-from backstay.server.auth import OPERATOR
-from backstay.server.http_messages import HttpRequest
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
 from backstay.server.published.control.commands import SignalBody, arguments_of
-from backstay.server.router import Route
 from backstay.server.server import Server
 
 

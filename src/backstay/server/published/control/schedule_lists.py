@@ -11,29 +11,29 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import Meta, Struct
 
 from backstay.kernel.features.schedule import Schedule
 from backstay.kernel.features.schedule.preview import next_times
 from backstay.kernel.features.schedule.records import StartedAction
-from backstay.kernel.features.schedule.spec import fire_name
+from backstay.kernel.features.schedule.spec import Interval, fire_name
 from backstay.kernel.values import CODEC, SCHEDULES, Micros
 from backstay.protocol import schedules as ask
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.tasks import optional_iso
-from backstay.server.answers.schedules import ScheduleAnswer, SchedulesAnswer, ScheduleSkips, StartedActionAnswer
-from backstay.server.http_errors import HttpError, invalid
-from backstay.server.http_messages import HttpRequest
-from backstay.server.overview import schedule_counts, shown_schedules
+from backstay.server.http.errors import HttpError, invalid
+from backstay.server.http.messages import HttpRequest
+from backstay.server.operators.overview import ScheduleCountsAnswer, schedule_counts, shown_schedules
 from backstay.server.server import Server
 
 T = TypeVar("T")
 
-STATUSES = ("active", "paused", "deleted")
-TIMES = 5  # fires that a schedule tells in advance
+STATUSES = ("active", "paused", "ended", "deleted")
+TIMES = 5  # upcoming fires of a schedule in an answer
 _FILTERS = ("status", "workflow_type", "query")
 _KNOWN = {*_FILTERS, "page_size", "next_page_token", "namespace"}
 _FIELDS = {
@@ -49,6 +49,98 @@ _TERM = re.compile(
     re.ASCII,
 )
 _AND = re.compile(r"AND\s+", re.IGNORECASE)
+
+
+class ScheduleSpecAnswer(Struct, frozen=True, kw_only=True):
+    cron_expressions: list[str]
+    intervals: list[Interval]
+    timezone: str
+
+
+class ScheduleActionAnswer(Struct, frozen=True, kw_only=True):
+    workflow_type: str
+    task_queue: str
+    connection: str | None
+    build_id: str | None
+    priority: int
+    fairness_key: str | None
+    fairness_weight: int
+    input: Any
+    input_envelope: Any
+    payload_codec: str
+    execution_timeout_seconds: float | None
+    run_timeout_seconds: float | None
+
+
+class StartedActionAnswer(Struct, frozen=True, kw_only=True):
+    trigger_number: int
+    workflow_id: str
+    run_id: str
+    occurrence_time: str
+    started_at: str
+    status: str
+    closed_at: str | None
+    message: str | None
+
+
+class ScheduleSkips(Struct, frozen=True, kw_only=True):
+    skipped_trigger_count: int
+    last_skip_reason: str | None
+    last_skipped_at: str | None
+
+
+class ScheduleStateAnswer(Struct, frozen=True, kw_only=True):
+    status: str
+    paused: bool
+    note: str | None
+
+
+class ScheduleInfo(ScheduleSkips, frozen=True, kw_only=True):
+    next_fire: str | None
+    last_fire: str | None
+    fires_count: int
+    running_workflow_ids: list[str]
+    buffered_actions: list[str]
+    recent_actions: list[StartedActionAnswer]
+
+
+class ScheduleAnswer(ScheduleSkips, frozen=True, kw_only=True):
+    schedule_id: str
+    namespace: str
+    status: str
+    paused: bool
+    workflow_type: str
+    spec: ScheduleSpecAnswer
+    action: ScheduleActionAnswer
+    overlap_policy: str
+    note: str | None
+    memo: dict[str, Any]
+    search_attributes: dict[str, Any]
+    visibility_labels: dict[str, str]
+    jitter_seconds: int
+    max_runs: int | None
+    remaining_actions: int | None
+    fires_count: int
+    failures_count: int
+    next_fire_at: str | None
+    last_fired_at: str | None
+    latest_workflow_instance_id: str | None
+    paused_at: str | None
+    created_at: str
+    updated_at: str
+    next_fire: str | None
+    last_fire: str | None
+    state: ScheduleStateAnswer
+    info: ScheduleInfo
+    next_action_times: Annotated[list[str], Meta(description="Its next fires, if it is active.")]
+
+
+class SchedulesAnswer(Struct, frozen=True, kw_only=True):
+    schedules: list[ScheduleAnswer]
+    counts: ScheduleCountsAnswer
+    schedule_count: Annotated[int, Meta(description="Of this page.")]
+    next_page_token: str | None
+    namespace: str
 
 
 class PageToken(NamedTuple):
@@ -88,17 +180,17 @@ async def listing(server: Server, request: HttpRequest) -> SchedulesAnswer:
             )
         )
     times = await next_action_times(request.namespace, page.schedules)
-    counts = await schedule_counts(server.store, request.namespace, server.now)
-    return {
-        "schedules": [
+    counts = await schedule_counts(server.api.stored, request.namespace, server.now)
+    return SchedulesAnswer(
+        schedules=[
             listed(schedule, request.namespace, next_times)
             for schedule, next_times in zip(page.schedules, times, strict=True)
         ],
-        "counts": shown_schedules(counts),
-        "schedule_count": len(page.schedules),
-        "next_page_token": _page_token(request, page.schedules[-1]) if page.more else None,
-        "namespace": request.namespace,
-    }
+        counts=shown_schedules(counts),
+        schedule_count=len(page.schedules),
+        next_page_token=_page_token(request, page.schedules[-1]) if page.more else None,
+        namespace=request.namespace,
+    )
 
 
 def _add(wanted: dict[str, Any], field: str, literal: str | float | bool, *, by: str | None = None) -> None:
@@ -120,7 +212,7 @@ def _terms(server: Server, request: HttpRequest) -> list[tuple[str, Any]]:
         if term is None:
             raise invalid("query", f"cannot read {text[at : at + 60]!r}; write Field = 'value' AND ...", _INVALID)
         field = term["field"]
-        if field not in _FIELDS and server.attributes.get(request.namespace, field) is None:
+        if field not in _FIELDS and server.control.attributes.get(request.namespace, field) is None:
             message = f"there is no field {field!r}; {', '.join(_FIELDS)} and registered search attributes are"
             raise invalid("query", message, "unsupported_schedule_visibility_field")
         if term["operator"] != "=":
@@ -176,12 +268,14 @@ def _token(request: HttpRequest) -> PageToken | None:
         token = PageToken(*_decode_token(urlsafe_b64decode(text.encode())))
         cursor = {"created_at": iso(token.created_at), "schedule_id": token.schedule_id}
     except (ValueError, OverflowError, msgspec.MsgspecError):
-        raise _refused(400, "malformed_schedule_page_token", "this is no token of a page; begin without one") from None
+        raise _refused(
+            400, "malformed_schedule_page_token", "this is not a page token; request the first page without one"
+        ) from None
     if token.namespace != request.namespace:
         message = "this token belongs to a list of another namespace"
         raise _refused(403, "schedule_page_token_namespace_mismatch", message)
     if token.filters != _filters(request):
-        message = "this token belongs to a list with other filters; begin again without one"
+        message = "this token belongs to a list with other filters; request the first page without one"
         raise _refused(409, "schedule_page_token_filter_mismatch", message, last_safe_cursor=cursor)
     return token
 
@@ -225,77 +319,77 @@ def listed(schedule: Schedule, namespace: str, next_action_times: list[str]) -> 
     next_fire_at = optional_iso(None if schedule.next_fire is None else schedule.next_fire.at)
     last_fired_at = optional_iso(schedule.last_fired_at)
     recent = [_started(started) for started in reversed(schedule.recent)]
-    skips: ScheduleSkips = {
+    skips: dict[str, Any] = {
         "skipped_trigger_count": schedule.skipped_count,
         "last_skip_reason": schedule.last_skip_reason,
         "last_skipped_at": optional_iso(schedule.last_skipped_at),
     }
-    return {
-        "schedule_id": schedule.schedule_id,
-        "namespace": namespace,
-        "status": schedule.status,
-        "paused": schedule.status == "paused",
-        "workflow_type": action.workflow_type,
-        "spec": {
-            "cron_expressions": plan.spec.cron_expressions,
-            "intervals": [msgspec.to_builtins(interval) for interval in plan.spec.intervals],
-            "timezone": plan.spec.timezone,
-        },
-        "action": {
-            "workflow_type": action.workflow_type,
-            "task_queue": action.routing.queue,
-            "connection": action.routing.connection,
-            "build_id": action.routing.compatibility,
-            "priority": action.routing.priority,
-            "fairness_key": action.routing.fairness_key,
-            "fairness_weight": action.routing.fairness_weight,
-            "input": decoded(action.arguments),
-            "input_envelope": envelope(action.arguments),
-            "payload_codec": CODEC,
-            "execution_timeout_seconds": action.execution_timeout_seconds,
-            "run_timeout_seconds": action.run_timeout_seconds,
-        },
-        "overlap_policy": plan.overlap_policy,
-        "note": plan.note,
-        "memo": {key: decoded(blob) for key, blob in plan.memo.items()},
-        "search_attributes": plan.search_attributes,
-        "visibility_labels": plan.visibility_labels,
-        "jitter_seconds": plan.jitter_seconds,
-        "max_runs": plan.max_runs,
-        "remaining_actions": schedule.remaining_actions,
-        "fires_count": schedule.fires_count,
-        "failures_count": schedule.failures_count,
-        "next_fire_at": next_fire_at,
-        "last_fired_at": last_fired_at,
-        "latest_workflow_instance_id": recent[0]["workflow_id"] if recent else None,
-        "paused_at": optional_iso(schedule.paused_at),
-        "created_at": iso(schedule.created_at),
-        "updated_at": iso(schedule.updated_at),
+    return ScheduleAnswer(
+        schedule_id=schedule.schedule_id,
+        namespace=namespace,
+        status=schedule.status,
+        paused=schedule.status == "paused",
+        workflow_type=action.workflow_type,
+        spec=ScheduleSpecAnswer(
+            cron_expressions=plan.spec.cron_expressions,
+            intervals=plan.spec.intervals,
+            timezone=plan.spec.timezone,
+        ),
+        action=ScheduleActionAnswer(
+            workflow_type=action.workflow_type,
+            task_queue=action.routing.queue,
+            connection=action.routing.connection,
+            build_id=action.routing.compatibility,
+            priority=action.routing.priority,
+            fairness_key=action.routing.fairness_key,
+            fairness_weight=action.routing.fairness_weight,
+            input=decoded(action.arguments),
+            input_envelope=envelope(action.arguments),
+            payload_codec=CODEC,
+            execution_timeout_seconds=action.execution_timeout_seconds,
+            run_timeout_seconds=action.run_timeout_seconds,
+        ),
+        overlap_policy=plan.overlap_policy,
+        note=plan.note,
+        memo={key: decoded(blob) for key, blob in plan.memo.items()},
+        search_attributes=plan.search_attributes,
+        visibility_labels=plan.visibility_labels,
+        jitter_seconds=plan.jitter_seconds,
+        max_runs=plan.max_runs,
+        remaining_actions=schedule.remaining_actions,
+        fires_count=schedule.fires_count,
+        failures_count=schedule.failures_count,
+        next_fire_at=next_fire_at,
+        last_fired_at=last_fired_at,
+        latest_workflow_instance_id=recent[0].workflow_id if recent else None,
+        paused_at=optional_iso(schedule.paused_at),
+        created_at=iso(schedule.created_at),
+        updated_at=iso(schedule.updated_at),
         **skips,
-        "next_fire": next_fire_at,
-        "last_fire": last_fired_at,
-        "state": {"status": schedule.status, "paused": schedule.status == "paused", "note": plan.note},
-        "info": {
-            "next_fire": next_fire_at,
-            "last_fire": last_fired_at,
-            "fires_count": schedule.fires_count,
-            "running_workflow_ids": list(schedule.running),
-            "buffered_actions": [iso(occasion.occurrence) for occasion in schedule.buffer],
-            "recent_actions": recent,
+        next_fire=next_fire_at,
+        last_fire=last_fired_at,
+        state=ScheduleStateAnswer(status=schedule.status, paused=schedule.status == "paused", note=plan.note),
+        info=ScheduleInfo(
+            next_fire=next_fire_at,
+            last_fire=last_fired_at,
+            fires_count=schedule.fires_count,
+            running_workflow_ids=list(schedule.running),
+            buffered_actions=[iso(occasion.occurrence) for occasion in schedule.buffer],
+            recent_actions=recent,
             **skips,
-        },
-        "next_action_times": next_action_times,
-    }
+        ),
+        next_action_times=next_action_times,
+    )
 
 
 def _started(started: StartedAction) -> StartedActionAnswer:
-    return {
-        "trigger_number": started.trigger_number,
-        "workflow_id": started.workflow_id,
-        "run_id": started.run_id,
-        "occurrence_time": iso(started.occurrence),
-        "started_at": iso(started.started_at),
-        "status": started.status or "running",
-        "closed_at": optional_iso(started.closed_at),
-        "message": started.message,
-    }
+    return StartedActionAnswer(
+        trigger_number=started.trigger_number,
+        workflow_id=started.workflow_id,
+        run_id=started.run_id,
+        occurrence_time=iso(started.occurrence),
+        started_at=iso(started.started_at),
+        status=started.status or "running",
+        closed_at=optional_iso(started.closed_at),
+        message=started.message,
+    )

@@ -20,25 +20,104 @@ from backstay.kernel.features.schedule import (
 from backstay.kernel.features.schedule.messages import MAX_JITTER, MAX_NOTE, check_id
 from backstay.kernel.features.schedule.preview import PreviewedFire, preview
 from backstay.kernel.features.schedule.spec import check, fire_name
+from backstay.kernel.names import Name
 from backstay.kernel.values import SCHEDULES, Micros, Routing
 from backstay.protocol import schedules as ask
 from backstay.protocol.history import iso, to_wire
 from backstay.protocol.payloads import arguments
 from backstay.protocol.task_commands import memo
-from backstay.server.answers.schedules import PreviewAnswer, ScheduleAnswer
-from backstay.server.auth import OPERATOR, READER
-from backstay.server.http_errors import invalid
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.origin import origin, source
-from backstay.server.published.control.schedule_lists import beside, listed, listing, next_action_times
-from backstay.server.router import Route
+from backstay.server.access.auth import OPERATOR, READER
+from backstay.server.access.origin import origin, source
+from backstay.server.http.errors import invalid
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
+from backstay.server.published.control.schedule_lists import ScheduleAnswer, beside, listed, listing, next_action_times
 from backstay.server.server import Server
 
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Timeout = Annotated[float, Meta(gt=0)]
 Note = Annotated[str, Meta(max_length=MAX_NOTE)]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class FireAnswer(Struct, frozen=True, kw_only=True):
+    occurrence_time: str
+    fire_at: str
+    local_time: str
+    note: str | None
+
+
+class PreviewAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    timezone: str
+    jitter_seconds: int
+    next_action_times: list[str]
+    fires: list[FireAnswer]
+
+
+class CreatedScheduleAnswer(Struct, frozen=True, kw_only=True):
+    schedule_id: str
+    outcome: str
+    namespace: str
+    status: str
+    created_at: str
+
+
+class ScheduleCommandAnswer(Struct, frozen=True, kw_only=True):
+    schedule_id: str
+    outcome: str
+    status: Annotated[str, Meta(description="The status of the schedule after the command.")]
+
+
+class UpdatedScheduleAnswer(ScheduleCommandAnswer, frozen=True, kw_only=True):
+    updated_at: str
+
+
+class PausedScheduleAnswer(ScheduleCommandAnswer, frozen=True, kw_only=True):
+    paused: bool
+    note: Annotated[str | None, Meta(description="The reason that the caller gave.")]
+
+
+class TriggeredScheduleAnswer(ScheduleCommandAnswer, frozen=True, kw_only=True):
+    workflow_id: Annotated[str | None, Meta(description="The workflow that was started; null: none was.")]
+    run_id: str | None
+    reason: Annotated[str | None, Meta(description="Why no workflow was started.")]
+    buffer_depth: Annotated[int | None, Meta(description="Fires that wait until an earlier run has closed.")]
+
+
+class FilledAnswer(Struct, frozen=True, kw_only=True):
+    fire_time: Annotated[str, Meta(description="The occurrence that the schedule fired for.")]
+    outcome: str
+    workflow_id: str | None
+    run_id: str | None
+    reason: str | None
+
+
+class BackfilledScheduleAnswer(ScheduleCommandAnswer, frozen=True, kw_only=True):
+    fires_attempted: int
+    results: list[FilledAnswer]
+
+
+class DeletedScheduleAnswer(ScheduleCommandAnswer, frozen=True, kw_only=True):
+    deleted_at: str
+
+
+class ScheduleEventAnswer(Struct, frozen=True, kw_only=True):
+    id: str
+    sequence: int
+    event_type: str
+    recorded_at: str
+    workflow_instance_id: Annotated[str | None, Meta(description="The workflow that the event is about.")]
+    workflow_run_id: str | None
+    payload: dict[str, Any]
+
+
+class ScheduleHistoryAnswer(Struct, frozen=True, kw_only=True):
+    schedule_id: str
+    namespace: str
+    events: list[ScheduleEventAnswer]
+    has_more: bool
+    next_cursor: Annotated[int | None, Meta(description="The sequence after which the next page begins.")]
 
 
 class SpecBody(Struct, frozen=True, kw_only=True):
@@ -129,13 +208,13 @@ async def create(server: Server, request: HttpRequest) -> HttpResponse:
         )
     )
     return HttpResponse(
-        {
-            "schedule_id": reply.schedule_id,
-            "outcome": reply.outcome,
-            "namespace": request.namespace,
-            "status": reply.status,
-            "created_at": iso(reply.at),
-        },
+        CreatedScheduleAnswer(
+            schedule_id=reply.schedule_id,
+            outcome=reply.outcome,
+            namespace=request.namespace,
+            status=reply.status,
+            created_at=iso(reply.at),
+        ),
         201,
     )
 
@@ -150,21 +229,21 @@ async def previewed(server: Server, request: HttpRequest) -> PreviewAnswer:
     # On a thread: an expression that fires once in years is looked for day by day.
     place = fire_name(request.namespace + SCHEDULES, name or "")
     found = await beside(lambda: _fires(spec, place, jitter if name is not None else 0, now, body.count))
-    return {
-        "namespace": request.namespace,
-        "timezone": spec.timezone,
-        "jitter_seconds": jitter,
-        "next_action_times": [iso(fire.at) for fire in found],
-        "fires": [
-            {
-                "occurrence_time": iso(fire.occurrence),
-                "fire_at": iso(fire.at),
-                "local_time": fire.local.isoformat(),
-                "note": fire.note,
-            }
+    return PreviewAnswer(
+        namespace=request.namespace,
+        timezone=spec.timezone,
+        jitter_seconds=jitter,
+        next_action_times=[iso(fire.at) for fire in found],
+        fires=[
+            FireAnswer(
+                occurrence_time=iso(fire.occurrence),
+                fire_at=iso(fire.at),
+                local_time=fire.local.isoformat(),
+                note=fire.note,
+            )
             for fire in found
         ],
-    }
+    )
 
 
 def _fires(spec: Spec, name: str, jitter: int, now: Micros, count: int) -> list[PreviewedFire]:
@@ -181,39 +260,40 @@ async def describe(server: Server, request: HttpRequest) -> ScheduleAnswer:
     return listed(found, request.namespace, times)
 
 
-async def update(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def update(server: Server, request: HttpRequest) -> UpdatedScheduleAnswer:
     """Change some fields of a schedule."""
     changes = _changes(request.decode(UpdateScheduleBody), request.namespace)
     reply = await server.api.call(ask.UpdateSchedule(**_to(request), changes=changes))
-    return _outcome(reply) | {"updated_at": iso(reply.at)}
+    return UpdatedScheduleAnswer(**_outcome(reply), updated_at=iso(reply.at))
 
 
-async def pause(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def pause(server: Server, request: HttpRequest) -> PausedScheduleAnswer:
     """Pause a schedule until it is resumed."""
     reply = await server.api.call(ask.PauseSchedule(**_to(request), note=request.decode(NoteBody).note))
-    return _outcome(reply) | {"paused": True, "note": reply.note}
+    return PausedScheduleAnswer(**_outcome(reply), paused=True, note=reply.note)
 
 
-async def resume(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def resume(server: Server, request: HttpRequest) -> PausedScheduleAnswer:
     """Resume a paused schedule."""
     reply = await server.api.call(ask.ResumeSchedule(**_to(request), note=request.decode(NoteBody).note))
-    return _outcome(reply) | {"paused": False, "note": reply.note}
+    return PausedScheduleAnswer(**_outcome(reply), paused=False, note=reply.note)
 
 
-async def trigger(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def trigger(server: Server, request: HttpRequest) -> TriggeredScheduleAnswer:
     """Fire a schedule once, now."""
     policy = request.decode(TriggerBody).overlap_policy
     reply = await server.api.call(ask.TriggerSchedule(**_to(request), overlap_policy=policy))
     (fired,) = reply.fired
-    return _outcome(reply) | {
-        "workflow_id": fired.workflow_id,
-        "run_id": fired.run_id,
-        "reason": fired.reason,
-        "buffer_depth": fired.buffer_depth,
-    }
+    return TriggeredScheduleAnswer(
+        **_outcome(reply),
+        workflow_id=fired.workflow_id,
+        run_id=fired.run_id,
+        reason=fired.reason,
+        buffer_depth=fired.buffer_depth,
+    )
 
 
-async def backfill(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def backfill(server: Server, request: HttpRequest) -> BackfilledScheduleAnswer:
     """Fire a schedule for every occurrence from start_time on and before end_time."""
     body = request.decode(BackfillBody)
     reply = await server.api.call(
@@ -225,16 +305,16 @@ async def backfill(server: Server, request: HttpRequest) -> dict[str, Any]:
         )
     )
     results = [_filled(fired) for fired in reply.fired]
-    return _outcome(reply) | {"fires_attempted": len(results), "results": results}
+    return BackfilledScheduleAnswer(**_outcome(reply), fires_attempted=len(results), results=results)
 
 
-async def delete(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def delete(server: Server, request: HttpRequest) -> DeletedScheduleAnswer:
     """Delete a schedule. The workflows it has started go on, and its history stays."""
     reply = await server.api.call(ask.DeleteSchedule(**_to(request)))
-    return _outcome(reply) | {"deleted_at": iso(reply.at)}
+    return DeletedScheduleAnswer(**_outcome(reply), deleted_at=iso(reply.at))
 
 
-async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def history(server: Server, request: HttpRequest) -> ScheduleHistoryAnswer:
     """The history of a schedule, also after it was deleted."""
     text = request.query.get("after_sequence") or "0"
     if not text.isascii() or not text.isdigit() or len(text) > 18:
@@ -250,13 +330,13 @@ async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
             limit=request.integer("limit", ask.HISTORY_PAGE, 1, ask.HISTORY_PAGE_MAX),
         )
     )
-    return {
-        "schedule_id": schedule_id,
-        "namespace": request.namespace,
-        "events": [_event(event) for event in found.events],
-        "has_more": found.more,
-        "next_cursor": found.events[-1].sequence if found.more else None,
-    }
+    return ScheduleHistoryAnswer(
+        schedule_id=schedule_id,
+        namespace=request.namespace,
+        events=[_event(event) for event in found.events],
+        has_more=found.more,
+        next_cursor=found.events[-1].sequence if found.more else None,
+    )
 
 
 # -- requests
@@ -332,38 +412,38 @@ def _outcome(reply: ScheduleReply) -> dict[str, Any]:
     return {"schedule_id": reply.schedule_id, "outcome": reply.outcome, "status": reply.status}
 
 
-def _filled(fired: FiredOccurrence) -> dict[str, Any]:
-    return {
-        "fire_time": iso(fired.occurrence),
-        "outcome": "started" if fired.outcome == "triggered" else fired.outcome,
-        "workflow_id": fired.workflow_id,
-        "run_id": fired.run_id,
-        "reason": fired.reason,
-    }
+def _filled(fired: FiredOccurrence) -> FilledAnswer:
+    return FilledAnswer(
+        fire_time=iso(fired.occurrence),
+        outcome="started" if fired.outcome == "triggered" else fired.outcome,
+        workflow_id=fired.workflow_id,
+        run_id=fired.run_id,
+        reason=fired.reason,
+    )
 
 
-def _event(event: ask.ScheduleEvent) -> dict[str, Any]:
+def _event(event: ask.ScheduleEvent) -> ScheduleEventAnswer:
     wire = to_wire(event.entry, event.id.rpartition("-")[0])
     payload = wire["payload"]
     fire = payload.pop("next_fire", None)
     if fire is not None:
         payload["next_fire_at"] = iso(fire["at"])
-    return {
-        "id": event.id,
-        "sequence": event.sequence,
-        "event_type": event.entry.type,
-        "recorded_at": wire["recorded_at"],
-        "workflow_instance_id": payload.get("workflow_instance_id"),
-        "workflow_run_id": payload.get("workflow_run_id"),
-        "payload": msgspec.to_builtins(payload),
-    }
+    return ScheduleEventAnswer(
+        id=event.id,
+        sequence=event.sequence,
+        event_type=event.entry.type,
+        recorded_at=wire["recorded_at"],
+        workflow_instance_id=payload.get("workflow_instance_id"),
+        workflow_run_id=payload.get("workflow_run_id"),
+        payload=msgspec.to_builtins(payload),
+    )
 
 
 _ONE = "/api/schedules/{schedule_id}"
 
 ROUTES = [
     Route("GET", "/api/schedules", listing, "control", OPERATOR),
-    Route("POST", "/api/schedules", create, "control", OPERATOR, body=CreateScheduleBody),
+    Route("POST", "/api/schedules", create, "control", OPERATOR, body=CreateScheduleBody, told=CreatedScheduleAnswer),
     Route("POST", "/api/schedules/preview", previewed, "control", READER, body=PreviewBody, only_reads=True),
     Route("GET", _ONE, describe, "control", OPERATOR),
     Route("PUT", _ONE, update, "control", OPERATOR, body=UpdateScheduleBody),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from backstay.server.answers.house import WorkerSessionAnswer, WorkerSessionsAnswer
-from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import HttpError, invalid
-from backstay.server.http_messages import HttpRequest
-from backstay.server.router import Route
+from msgspec import Struct
+
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.errors import HttpError, invalid
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
 from backstay.server.server import Server
-from backstay.server.sessions import TERMINAL
+from backstay.server.workers.sessions import TERMINAL, WorkerSessionAnswer
 
 STATUSES = ("active", *TERMINAL)
+
+
+class WorkerSessionsAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    worker_sessions: list[WorkerSessionAnswer]
+    session_count: int
 
 
 async def sessions(server: Server, request: HttpRequest) -> WorkerSessionsAnswer:
@@ -26,7 +33,7 @@ async def sessions(server: Server, request: HttpRequest) -> WorkerSessionsAnswer
         and queue in (None, session.queue)
         and worker in (None, session.worker_id)
     ]
-    return {"namespace": request.namespace, "worker_sessions": found, "session_count": len(found)}
+    return WorkerSessionsAnswer(namespace=request.namespace, worker_sessions=found, session_count=len(found))
 
 
 async def session(server: Server, request: HttpRequest) -> WorkerSessionAnswer:

@@ -9,19 +9,19 @@ from msgspec import Meta, Struct
 
 from backstay.kernel.features.start import DuplicatePolicy
 from backstay.kernel.message import Refused
+from backstay.kernel.names import Name
 from backstay.kernel.values import CODEC, Routing, valid_id
 from backstay.protocol import requests as ask
 from backstay.protocol.payloads import arguments
 from backstay.protocol.task_commands import memo
-from backstay.server.auth import OPERATOR
-from backstay.server.discovery import UNSUPPORTED_START_FIELDS
-from backstay.server.http_errors import HttpError, invalid
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.origin import origin, source
-from backstay.server.router import Route
+from backstay.server.access.auth import OPERATOR
+from backstay.server.access.origin import origin, source
+from backstay.server.http.errors import HttpError, invalid
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
+from backstay.server.operators.discovery import UNSUPPORTED_START_FIELDS
 from backstay.server.server import Server
 
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Timeout = Annotated[float, Meta(gt=0)]
 
 _POLICIES: dict[str, DuplicatePolicy] = {
@@ -149,7 +149,7 @@ async def reserve(server: Server, request: HttpRequest) -> HttpResponse:
     done = await server.api.call(
         ask.ReserveWorkflow(
             workflow_type=body.workflow_type,
-            workflow_id=body.workflow_id or server.engine.world.ids.ulid(),
+            workflow_id=body.workflow_id or server.new_id(),
             namespace=request.namespace,
         )
     )

@@ -15,10 +15,10 @@ from backstay.protocol.history import iso
 from backstay.protocol.payloads import envelope
 from backstay.protocol.task_commands.streams import WireItem, WireItems
 from backstay.protocol.tasks import optional_iso
-from backstay.server.auth import OPERATOR
-from backstay.server.http_messages import HttpRequest
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
 from backstay.server.published.worker.polls import parked_wait
-from backstay.server.router import Route
 from backstay.server.server import Server
 
 MOST = 10**9
@@ -34,22 +34,71 @@ class CloseStreamBody(Struct, frozen=True, kw_only=True):
     retention_seconds: Annotated[int, Meta(ge=1, le=MOST)] | None = None
 
 
-async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+class StreamAnswer(Struct, frozen=True, kw_only=True):
+    workflow_id: str
+    workflow_run_id: str
+    stream_name: str
+    status: str
+    last_offset: Annotated[int | None, Meta(description="The offset of the last item; null: it has none.")]
+    total_items: int
+    pending_items: Annotated[int, Meta(description="Items that no reader has read yet.")]
+    error_reason: str | None
+    opened_at: str
+    last_appended_at: str | None
+    closed_at: str | None
+    retention_seconds: Annotated[int | None, Meta(description="For how long its items are kept after its end.")]
+
+
+class StreamItemAnswer(Struct, frozen=True, kw_only=True):
+    offset: int
+    payload: dict[str, Any] | None
+    payload_codec: str
+    payload_reference: str | None
+    idempotency_key: str | None
+    item_type: str | None
+    content_type: str | None
+    origin: str | None
+    origin_reference: str | None
+    emitted_at: str
+
+
+class AboutStreamAnswer(Struct, frozen=True, kw_only=True):
+    workflow_id: str
+    workflow_run_id: str
+    stream: StreamAnswer
+
+
+class StreamsAnswer(Struct, frozen=True, kw_only=True):
+    workflow_id: str
+    workflow_run_id: str
+    streams: list[StreamAnswer]
+
+
+class StreamItemsAnswer(AboutStreamAnswer, frozen=True, kw_only=True):
+    items: list[StreamItemAnswer]
+    next_offset: Annotated[int, Meta(description="Where the next read begins.")]
+    terminal: Annotated[bool, Meta(description="Whether the stream is closed and all of its items were read.")]
+
+
+class AppendedAnswer(AboutStreamAnswer, frozen=True, kw_only=True):
+    offsets: Annotated[list[int], Meta(description="The offsets of the items of the request, in its order.")]
+    accepted_offsets: list[int]
+    accepted: int
+    deduped: Annotated[int, Meta(description="Items that the stream had already, by their idempotency keys.")]
+
+
+async def listing(server: Server, request: HttpRequest) -> StreamsAnswer:
     """The streams of a run, by name."""
     workflow_id, run_id = request.params["workflow_id"], request.params["run_id"]
     found = await server.api.call(ask.ListStreams(workflow_id=workflow_id, run_id=run_id, namespace=request.namespace))
-    return {
-        "workflow_id": workflow_id,
-        "workflow_run_id": run_id,
-        "streams": [shown(view) for view in found],
-    }
+    return StreamsAnswer(workflow_id=workflow_id, workflow_run_id=run_id, streams=[shown(view) for view in found])
 
 
-async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return _about(await server.api.call(ask.DescribeStream(**_to(request))))
+async def describe(server: Server, request: HttpRequest) -> AboutStreamAnswer:
+    return AboutStreamAnswer(**_about(await server.api.call(ask.DescribeStream(**_to(request)))))
 
 
-async def read(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def read(server: Server, request: HttpRequest) -> StreamItemsAnswer:
     """Items from an offset on; waits up to `wait_seconds` if there are none yet."""
     begin = request.integer("from", 0, 0, MOST)
     wait = request.integer("wait_seconds", 0, 0, ask.WAIT_MAX)
@@ -64,11 +113,12 @@ async def read(server: Server, request: HttpRequest) -> dict[str, Any]:
             page = await _held(server, read_request)
     else:
         page = await server.api.call(read_request)
-    return _about(page.view) | {
-        "items": [_item(item) for item in page.items],
-        "next_offset": page.next_offset,
-        "terminal": page.terminal,
-    }
+    return StreamItemsAnswer(
+        **_about(page.view),
+        items=[_item(item) for item in page.items],
+        next_offset=page.next_offset,
+        terminal=page.terminal,
+    )
 
 
 async def _held(server: Server, request: ask.ReadStream) -> ask.StreamPage:
@@ -89,28 +139,28 @@ async def _held(server: Server, request: ask.ReadStream) -> ask.StreamPage:
         server.waiting.pop(reading, None)
 
 
-async def append(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def append(server: Server, request: HttpRequest) -> AppendedAnswer:
     body = request.decode(AppendStreamBody)
     items = [_given(item, position) for position, item in enumerate(body.items)]
     done = await server.api.call(
         ask.AppendStream(**_to(request), items=items, max_pending_items=body.max_pending_items)
     )
-    return _about(done.view) | {
-        "offsets": done.offsets,
-        "accepted_offsets": done.accepted_offsets,
-        "accepted": len(done.accepted_offsets),
-        "deduped": done.deduped,
-    }
+    return AppendedAnswer(
+        **_about(done.view),
+        offsets=done.offsets,
+        accepted_offsets=done.accepted_offsets,
+        accepted=len(done.accepted_offsets),
+        deduped=done.deduped,
+    )
 
 
-async def close(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def close(server: Server, request: HttpRequest) -> AboutStreamAnswer:
     """End a stream, well or with `error_reason`."""
     body = request.decode(CloseStreamBody)
-    return _about(
-        await server.api.call(
-            ask.CloseStream(**_to(request), error_reason=body.error_reason, retention_seconds=body.retention_seconds)
-        )
+    closed = await server.api.call(
+        ask.CloseStream(**_to(request), error_reason=body.error_reason, retention_seconds=body.retention_seconds)
     )
+    return AboutStreamAnswer(**_about(closed))
 
 
 def _to(request: HttpRequest) -> dict[str, Any]:
@@ -130,37 +180,37 @@ def _about(view: ask.StreamView) -> dict[str, Any]:
     return {"workflow_id": view.workflow_id, "workflow_run_id": view.run_id, "stream": shown(view)}
 
 
-def shown(view: ask.StreamView) -> dict[str, Any]:
+def shown(view: ask.StreamView) -> StreamAnswer:
     stream = view.stream
-    return {
-        "workflow_id": view.workflow_id,
-        "workflow_run_id": view.run_id,
-        "stream_name": stream.stream_name,
-        "status": stream.status,
-        "last_offset": stream.total_items - 1 if stream.total_items else None,
-        "total_items": stream.total_items,
-        "pending_items": view.pending_items,
-        "error_reason": stream.error_reason,
-        "opened_at": iso(stream.opened_at),
-        "last_appended_at": optional_iso(stream.last_appended_at),
-        "closed_at": optional_iso(stream.closed_at),
-        "retention_seconds": stream.retention_seconds,
-    }
+    return StreamAnswer(
+        workflow_id=view.workflow_id,
+        workflow_run_id=view.run_id,
+        stream_name=stream.stream_name,
+        status=stream.status,
+        last_offset=stream.total_items - 1 if stream.total_items else None,
+        total_items=stream.total_items,
+        pending_items=view.pending_items,
+        error_reason=stream.error_reason,
+        opened_at=iso(stream.opened_at),
+        last_appended_at=optional_iso(stream.last_appended_at),
+        closed_at=optional_iso(stream.closed_at),
+        retention_seconds=stream.retention_seconds,
+    )
 
 
-def _item(item: ask.StoredItem) -> dict[str, Any]:
-    return {
-        "offset": item.offset,
-        "payload": envelope(item.payload),
-        "payload_codec": CODEC,
-        "payload_reference": item.payload_reference,
-        "idempotency_key": item.idempotency_key,
-        "item_type": item.item_type,
-        "content_type": item.content_type,
-        "origin": item.origin,
-        "origin_reference": item.origin_reference,
-        "emitted_at": iso(item.at),
-    }
+def _item(item: ask.StoredItem) -> StreamItemAnswer:
+    return StreamItemAnswer(
+        offset=item.offset,
+        payload=envelope(item.payload),
+        payload_codec=CODEC,
+        payload_reference=item.payload_reference,
+        idempotency_key=item.idempotency_key,
+        item_type=item.item_type,
+        content_type=item.content_type,
+        origin=item.origin,
+        origin_reference=item.origin_reference,
+        emitted_at=iso(item.at),
+    )
 
 
 _ALL = "/api/workflows/{workflow_id}/runs/{run_id}/streams"

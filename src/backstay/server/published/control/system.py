@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from backstay.server.auth import OPERATOR
-from backstay.server.http_messages import HttpRequest
-from backstay.server.router import Route
+from msgspec import Struct
+
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
 from backstay.server.server import Server
 
 
-async def operator_metrics(server: Server, request: HttpRequest) -> dict[str, Any]:
-    return {"namespace": request.namespace, "operator_metrics": await server.observer.metrics(request.namespace)}
+class OperatorMetricsAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    operator_metrics: dict[str, Any]
+
+
+async def operator_metrics(server: Server, request: HttpRequest) -> OperatorMetricsAnswer:
+    return OperatorMetricsAnswer(
+        namespace=request.namespace, operator_metrics=await server.observer.metrics(request.namespace)
+    )
 
 
 async def stats(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """The dashboard of a namespace: totals, what happened lately, extremes, what needs somebody, and the metrics."""
+    """The dashboard of a namespace: totals, recent activity, extremes, items that need attention, and the metrics."""
     return {"namespace": request.namespace, **await server.observer.dashboard_summary(request.namespace)}
 
 

@@ -9,15 +9,17 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from backstay.server.auth import OPERATOR, WORKER
-from backstay.server.http_messages import HttpRequest, HttpResponse, convert_body
+from backstay.kernel.names import Name
+from backstay.kernel.operators import OPERATOR_COMMANDS
+from backstay.server.access.auth import OPERATOR, WORKER
+from backstay.server.http.messages import HttpRequest, HttpResponse, convert_body
+from backstay.server.http.router import Route
 from backstay.server.published.control import commands, queries
-from backstay.server.published.control.commands import CommandBody, SignalBody, SignalWithStartBody, UpdateWorkflowBody
+from backstay.server.published.control.commands import SignalBody, SignalWithStartBody, UpdateWorkflowBody
+from backstay.server.published.control.operator_commands import routes_of
 from backstay.server.published.control.starting import StartBody, start_workflow
 from backstay.server.published.control.workflow_json import described
 from backstay.server.published.worker import activity_tasks
-from backstay.server.published.worker.polls import Name
-from backstay.server.router import Route
 from backstay.server.server import Server
 
 T = TypeVar("T")
@@ -36,7 +38,7 @@ async def start_of_type(server: Server, request: HttpRequest) -> HttpResponse:
 async def start_and_signal(server: Server, request: HttpRequest) -> HttpResponse:
     """Start by the type in the path, and signal in the same commit."""
     body = _of_type(request, SignalWithStartBody)
-    workflow_id = body.workflow_id or server.engine.world.ids.ulid()
+    workflow_id = body.workflow_id or server.new_id()
     return await commands.signal_or_start(server, request, body, workflow_id)
 
 
@@ -84,7 +86,7 @@ class HeartbeatAttempt(OwnedBody, frozen=True, kw_only=True):
 async def claim_activity(server: Server, request: HttpRequest) -> HttpResponse:
     """Lease an activity task by its id. The response names the attempt, which the other routes take."""
     body = request.decode(ClaimAttempt)
-    owner = body.worker_id or body.lease_owner or f"adapter-{server.engine.world.ids.ulid()}"
+    owner = body.worker_id or body.lease_owner or f"adapter-{server.new_id()}"
     known = server.workers.get(request.namespace, owner)
     if known is not None:
         server.workers.heard(known)
@@ -120,12 +122,6 @@ async def attempt_status(server: Server, request: HttpRequest) -> dict[str, Any]
 
 _PLACES = ("/webhooks/instances/{workflow_id}", "/webhooks/instances/{workflow_id}/runs/{run_id}")
 _ATTEMPT = "/webhooks/activity-attempts/{attempt_id}"
-_VERBS = {
-    "cancel": commands.cancel,
-    "terminate": commands.terminate,
-    "repair": commands.repair,
-    "archive": commands.archive,
-}
 
 ROUTES = [
     Route("POST", "/webhooks/start/{workflow_type}", start_of_type, "discovery", OPERATOR, body=StartBody),
@@ -137,11 +133,7 @@ ROUTES = [
         OPERATOR,
         body=SignalWithStartBody,
     ),
-    *(
-        Route("POST", f"{place}/{verb}", handler, "discovery", OPERATOR, body=CommandBody)
-        for place in _PLACES
-        for verb, handler in _VERBS.items()
-    ),
+    *(route for command in OPERATOR_COMMANDS.values() for route in routes_of(command, _PLACES, "discovery")),
     *(
         Route("POST", f"{place}/signals/{{name}}", commands.signal, "discovery", OPERATOR, body=SignalBody)
         for place in _PLACES

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
+from msgspec.structs import asdict
 
-from backstay.engine.looking import Ends, Looked
+from backstay.engine.reading.looking import Ends, Looked
 from backstay.kernel.decision import RunRow
 from backstay.kernel.values import CODEC
 from backstay.protocol import requests as ask
@@ -15,12 +17,35 @@ from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.run_detail import BUCKET_OF
 from backstay.protocol.run_fields import HistoryBudget, run_fields
 from backstay.protocol.tasks import optional_iso
-from backstay.server.answers.runs import RunAnswer
-from backstay.server.http_errors import HttpError
+from backstay.server.http.errors import HttpError
 
 if TYPE_CHECKING:
-    from backstay.server.http_messages import HttpRequest
+    from backstay.server.http.messages import HttpRequest
     from backstay.server.server import Server
+
+
+class RunAnswer(Struct, frozen=True, kw_only=True):
+    """The fields of a run in the index."""
+
+    workflow_id: str
+    run_id: str
+    run_number: int
+    workflow_type: str
+    namespace: str
+    business_key: str | None
+    visibility_labels: dict[str, str]
+    search_attributes: dict[str, Any]
+    status: str
+    status_bucket: str
+    is_terminal: bool
+    closed_reason: str | None
+    task_queue: str
+    connection: str | None
+    compatibility: str | None
+    payload_codec: str
+    started_at: str
+    closed_at: str | None
+    history_length: int
 
 
 def bucket(status: str) -> str:
@@ -28,28 +53,28 @@ def bucket(status: str) -> str:
 
 
 def listed(row: RunRow) -> RunAnswer:
-    """A run in a list: what its index row holds."""
-    return {
-        "workflow_id": row.workflow_id,
-        "run_id": row.run_id,
-        "run_number": row.number,
-        "workflow_type": row.workflow_type,
-        "namespace": row.namespace,
-        "business_key": row.business_key,
-        "visibility_labels": row.labels,
-        "search_attributes": row.search_attributes,
-        "status": row.status,
-        "status_bucket": bucket(row.status),
-        "is_terminal": row.closed_at is not None,
-        "closed_reason": row.closed_reason,
-        "task_queue": row.queue,
-        "connection": row.connection,
-        "compatibility": row.compatibility,
-        "payload_codec": CODEC,
-        "started_at": iso(row.started_at),
-        "closed_at": optional_iso(row.closed_at),
-        "history_length": row.length,
-    }
+    """A run in a list: the fields of its index row."""
+    return RunAnswer(
+        workflow_id=row.workflow_id,
+        run_id=row.run_id,
+        run_number=row.number,
+        workflow_type=row.workflow_type,
+        namespace=row.namespace,
+        business_key=row.business_key,
+        visibility_labels=row.labels,
+        search_attributes=row.search_attributes,
+        status=row.status,
+        status_bucket=bucket(row.status),
+        is_terminal=row.closed_at is not None,
+        closed_reason=row.closed_reason,
+        task_queue=row.queue,
+        connection=row.connection,
+        compatibility=row.compatibility,
+        payload_codec=CODEC,
+        started_at=iso(row.started_at),
+        closed_at=optional_iso(row.closed_at),
+        history_length=row.length,
+    )
 
 
 async def find_instance(server: Server, request: HttpRequest) -> Looked:
@@ -78,7 +103,7 @@ def described(server: Server, looked: Looked) -> dict[str, Any]:
             "is_terminal": False,
         }
     return (
-        {**listed(row)}
+        asdict(listed(row))
         | _recorded(looked.ends)
         | {"memo": {key: decoded(blob) for key, blob in found.memo.items()}}
         | run_fields(row, found, budget(server))
@@ -87,7 +112,7 @@ def described(server: Server, looked: Looked) -> dict[str, Any]:
             "current_run_source": found.current_run_source,
             "run_count": row.number,
         }
-        | {**server.fleet.of_run(row)}
+        | msgspec.to_builtins(server.fleet.of_run(row))
     )
 
 
@@ -100,11 +125,11 @@ def undescribed(server: Server, row: RunRow) -> dict[str, Any]:
         "run_count": row.number,
     }
     return (
-        {**listed(row)}
+        asdict(listed(row))
         | _recorded(Ends())
         | run_fields(row, None, budget(server))
         | about
-        | {**server.fleet.of_run(row)}
+        | msgspec.to_builtins(server.fleet.of_run(row))
     )
 
 
@@ -113,7 +138,7 @@ def run_in_chain(looked: Looked) -> dict[str, Any]:
     found = looked.found
     assert found.run is not None, "it is a run"
     return (
-        {**listed(found.run)}
+        asdict(listed(found.run))
         | _recorded(looked.ends)
         | {
             "memo": {key: decoded(blob) for key, blob in found.memo.items()},
@@ -144,7 +169,7 @@ def _recorded(ends: Ends) -> dict[str, Any]:
 async def find_run(server: Server, request: HttpRequest) -> RunRow:
     """The run that the path names, if it is one of the workflow that the path names."""
     run_id, workflow_id = request.params["run_id"], request.params["workflow_id"]
-    row = await server.engine.store.run(request.namespace, run_id)
+    row = await server.api.stored.run(request.namespace, run_id)
     if row is None or row.workflow_id != workflow_id:
         raise HttpError(
             404,

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from backstay.protocol import requests as ask
 from backstay.protocol import run_lists
 from backstay.protocol.run_detail import BUCKETS
-from backstay.server.answers.runs import RunAnswer
-from backstay.server.auth import OPERATOR
-from backstay.server.discovery import STATUS_ALIASES
-from backstay.server.http_errors import invalid
-from backstay.server.http_messages import HttpRequest
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.errors import invalid
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Route
+from backstay.server.operators.discovery import STATUS_ALIASES
+from backstay.server.operators.run_filters import page_place, page_token
+from backstay.server.operators.visibility import parse_query
 from backstay.server.published.control.run_lists import chosen
-from backstay.server.published.control.workflow_json import described, find_run, listed, run_in_chain
-from backstay.server.router import Route
-from backstay.server.run_filters import page_place, page_token
+from backstay.server.published.control.workflow_json import RunAnswer, described, find_run, listed, run_in_chain
 from backstay.server.server import Server
-from backstay.server.visibility import parse_query
 
-INDEXED = frozenset({*RunAnswer.__annotations__, "is_current_run"})
-"""What the index of runs knows of a run."""
+INDEXED = frozenset({*RunAnswer.__struct_fields__, "is_current_run"})
+"""The fields of a run in the index."""
 
 
 async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
@@ -42,7 +41,7 @@ async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
     rows.reverse()
     id = None if current.found.run is None else current.found.run.run_id
     if columns is not None:
-        slim = [{**listed(row), "is_current_run": row.run_id == id} for row in rows]
+        slim = [{**asdict(listed(row)), "is_current_run": row.run_id == id} for row in rows]
         return {
             "workflow_id": workflow_id,
             "run_count": len(rows),
@@ -63,7 +62,7 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
         instead = STATUS_ALIASES.get(status)
         advice = f"; {status} workflows are in the bucket {instead!r}" if instead else ""
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}{advice}")
-    attributes = dict(server.attributes.of(request.namespace))
+    attributes = dict(server.control.attributes.of(request.namespace))
     asked = parse_query(request.namespace, request.query.get("query") or "", attributes)
     fields = dict(asked.fields)
     if status:

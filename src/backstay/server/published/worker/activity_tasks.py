@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from backstay.kernel.features.activity import AttemptReply, HeartbeatReply
+from backstay.kernel.names import Name
 from backstay.kernel.values import run_of
 from backstay.protocol import requests as ask
 from backstay.protocol.payloads import payload
@@ -14,12 +15,12 @@ from backstay.protocol.progress import progress
 from backstay.protocol.task_commands import Text, WireFailure
 from backstay.protocol.tasks import activity_task, optional_iso
 from backstay.protocol.versions import clamp_long_poll
-from backstay.server.auth import WORKER
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.worker.polls import Name, PollBody, leased_task, no_task, park, polling_worker
+from backstay.server.access.auth import WORKER
+from backstay.server.http.errors import HttpError
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
+from backstay.server.published.worker.polls import PollBody, leased_task, no_task, park, polling_worker
 from backstay.server.published.worker.workflow_tasks import ClaimBody, claiming
-from backstay.server.router import Route
 from backstay.server.server import Server
 
 
@@ -54,12 +55,13 @@ async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     assigned = await park(
         server,
         request,
+        worker,
         ask.PollActivityTask(
             worker_id=worker.worker_id,
             activity_types=frozenset(worker.supported_activity_types),
             queue=worker.task_queue,
             namespace=request.namespace,
-            connection=body.connection,
+            connection=body.connection or worker.connection,
             compatibility=worker.compatibility,
             wait_seconds=seconds,
             poll_request_id=body.poll_request_id,
@@ -68,13 +70,14 @@ async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     )
     if assigned is None:
         return no_task(server, request, "activity", worker)
+    server.workers.heard(worker)  # it may not poll while it works
     return leased_task(assigned, activity_task(assigned))
 
 
 async def claim(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(ClaimBody)
     worker = await claiming(server, request, body.worker_id or body.lease_owner)
-    return await claimed(server, request, worker.worker_id, worker.compatibility, body.connection)
+    return await claimed(server, request, worker.worker_id, worker.compatibility, body.connection or worker.connection)
 
 
 async def claimed(
@@ -162,8 +165,8 @@ async def _session_of(server: Server, request: HttpRequest, task_id: str, owner:
     """The worker session that an activity runs in. If another process has given its lease, it is looked up on disk."""
     held = server.engine.leases.get(request.namespace, task_id)
     if held is None and any(session.worker_id == owner for session in server.sessions.of(request.namespace)):
-        place = await server.store.locate(request.namespace, run_of(task_id))
-        tasks = [] if place is None else await server.store.tasks(place.workflow)
+        place = await server.api.stored.locate(request.namespace, run_of(task_id))
+        tasks = [] if place is None else await server.api.stored.tasks(place.workflow)
         held = next((task for task in tasks if task.id == task_id), None)
     return None if held is None or held.session is None else held.session.session_id
 
@@ -183,8 +186,8 @@ async def stands(server: Server, request: HttpRequest, attempt_id: str, owner: s
 
 async def _check_session(server: Server, request: HttpRequest, owner: str) -> None:
     """Refuse a task of a worker session to everyone but the registered worker that holds the session."""
-    place = await server.engine.store.locate(request.namespace, run_of(request.params["task_id"]))
-    loaded = None if place is None else await server.engine.store.load(place.workflow)
+    place = await server.api.stored.locate(request.namespace, run_of(request.params["task_id"]))
+    loaded = None if place is None else await server.api.stored.load(place.workflow)
     for task in () if loaded is None else loaded.tasks:
         if task.id == request.params["task_id"] and task.session is not None:
             worker = server.workers.registered(request.namespace, owner)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from backstay.engine.instances import resolver
+from backstay.engine.core.instances import resolver
+from backstay.kernel.names import Name
 from backstay.kernel.task import Task
-from backstay.server.auth import WORKER
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.router import Route
+from backstay.server.access.auth import WORKER
+from backstay.server.http.errors import HttpError, invalid
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import SMALL_BODY, Route
 from backstay.server.server import Server
-from backstay.server.workers import CommandContract, RegisteredWorker
-from backstay.store import Unavailable
+from backstay.server.workers.worker_registry import REGISTRATION, TOLD, CommandContract, RegisteredWorker
+from backstay.store.errors import Unavailable
 
-Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Slots = Annotated[int, Meta(ge=1, le=100_000)]
 Interval = Annotated[int, Meta(ge=1, le=3600)]
 
@@ -56,8 +57,10 @@ class HeartbeatWorkerBody(Struct, frozen=True, kw_only=True):
 
 async def register(server: Server, request: HttpRequest) -> HttpResponse:
     body = request.decode(RegisterWorkerBody)
-    worker_id = body.worker_id or f"worker-{server.engine.world.ids.ulid()}"
+    worker_id = body.worker_id or f"worker-{server.new_id()}"
     now = server.now
+    for field in ("task_slots", "process_metrics"):
+        _check_told(field, getattr(body, field))
     before = server.workers.get(request.namespace, worker_id)
     fingerprints = body.workflow_definition_fingerprints or {}
     if before is not None and not server.workers.stale(before):
@@ -89,9 +92,8 @@ async def register(server: Server, request: HttpRequest) -> HttpResponse:
         compatibility_namespace=body.compatibility_namespace or server.settings.compatibility_namespace,
     )
     await server.workers.register(worker)
-    if fingerprints:
+    if fingerprints or worker.build_id is not None:
         # Runs that were blocked by another definition are tried again.
-        server.engine.deployed.update(fingerprints)
         await server.recovery.deployed()
     draining = server.rollouts.draining(request.namespace, worker.task_queue, worker.build_id)
     acknowledged = _acknowledged(server, worker) | {
@@ -113,6 +115,8 @@ async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
             f"worker {body.worker_id!r} is not registered in namespace {request.namespace!r}",
             worker_id=body.worker_id,
         )
+    for field in ("task_slots", "process_metrics"):
+        _check_told(field, getattr(body, field))
     server.workers.update(
         replace(
             worker,
@@ -125,11 +129,18 @@ async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
     return _acknowledged(server, worker) | {"acknowledged": True}
 
 
-async def deregister(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def deregister(server: Server, request: HttpRequest) -> DeregisteredAnswer:
     return await deregister_worker(server, request.namespace, request.params["worker_id"])
 
 
-async def deregister_worker(server: Server, namespace: str, worker_id: str) -> dict[str, Any]:
+class DeregisteredAnswer(Struct, frozen=True, kw_only=True):
+    worker_id: str
+    outcome: str
+    recovered_workflow_task_count: Annotated[int, Meta(description="Tasks that went back to their queues.")]
+    recovered_activity_task_count: int
+
+
+async def deregister_worker(server: Server, namespace: str, worker_id: str) -> DeregisteredAnswer:
     """Remove a worker that deregisters or is removed, and offer its tasks to others.
 
     Its leases are given back on disk before its registration is removed. The next server gives up the leases of registered
@@ -152,19 +163,19 @@ async def deregister_worker(server: Server, namespace: str, worker_id: str) -> d
     for task in await _held(server, namespace, worker_id):  # leased by a poll meanwhile
         server.take_back(task)
     server.sessions.relieve(namespace, worker.task_queue)
-    return {
-        "worker_id": worker_id,
-        "outcome": "deregistered",
-        "recovered_workflow_task_count": sum(task.kind == "workflow" for task in held),
-        "recovered_activity_task_count": sum(task.kind == "activity" for task in held),
-    }
+    return DeregisteredAnswer(
+        worker_id=worker_id,
+        outcome="deregistered",
+        recovered_workflow_task_count=sum(task.kind == "workflow" for task in held),
+        recovered_activity_task_count=sum(task.kind == "activity" for task in held),
+    )
 
 
 async def _held(server: Server, namespace: str, worker_id: str) -> list[Task]:
     """The leases of a worker, whichever process has given them."""
     if not server.node.shards.others:
         return server.engine.leases.of(namespace, worker_id)
-    leased = await server.store.leased()
+    leased = await server.api.stored.leased()
     return [task for task in leased if task.owner == worker_id and task.routing.namespace == namespace]
 
 
@@ -175,6 +186,11 @@ def _acknowledged(server: Server, worker: RegisteredWorker) -> dict[str, Any]:
         "heartbeat_interval_seconds": server.settings.heartbeat_interval_seconds,
         "stale_after_seconds": server.settings.worker_stale_after_seconds,
     }
+
+
+def _check_told(field: str, told: dict[str, Any] | None) -> None:
+    if told is not None and len(msgspec.json.encode(told)) > TOLD:
+        raise invalid(field, f"{field} has at most {TOLD} bytes: it is kept in memory for every worker")
 
 
 def _refuse_changed(before: RegisteredWorker, fingerprints: dict[str, str]) -> None:
@@ -191,7 +207,23 @@ def _refuse_changed(before: RegisteredWorker, fingerprints: dict[str, str]) -> N
 
 
 ROUTES = [
-    Route("POST", "/api/worker/register", register, "worker", WORKER, body=RegisterWorkerBody),
-    Route("POST", "/api/worker/heartbeat", heartbeat, "worker", WORKER, body=HeartbeatWorkerBody),
+    Route(
+        "POST",
+        "/api/worker/register",
+        register,
+        "worker",
+        WORKER,
+        body=RegisterWorkerBody,
+        max_body_bytes=REGISTRATION,
+    ),
+    Route(
+        "POST",
+        "/api/worker/heartbeat",
+        heartbeat,
+        "worker",
+        WORKER,
+        body=HeartbeatWorkerBody,
+        max_body_bytes=SMALL_BODY,
+    ),
     Route("DELETE", "/api/worker/registrations/{worker_id}", deregister, "worker", WORKER),
 ]

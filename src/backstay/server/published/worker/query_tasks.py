@@ -12,21 +12,24 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from backstay.codec.values import dumps
-from backstay.kernel.features.start import WorkflowStarted
+from backstay.kernel.features.signal import SignalReceived
+from backstay.kernel.features.start import WorkflowStarted, started_of
 from backstay.kernel.message import Refused
+from backstay.kernel.names import Name
 from backstay.kernel.values import CODEC, SECOND
 from backstay.protocol.history import iso, to_wire
 from backstay.protocol.payloads import envelope, payload
 from backstay.protocol.task_commands import Text
 from backstay.protocol.versions import clamp_long_poll
-from backstay.server.auth import WORKER
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.access.auth import WORKER
+from backstay.server.http.errors import HttpError
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
 from backstay.server.native.node_proxy import meant, station_id
-from backstay.server.published.worker.polls import Name, PollBody, parked_wait, refuse_unless_engine
-from backstay.server.remote_queries import Kind, PendingQuery
-from backstay.server.router import Route
+from backstay.server.published.worker.definitions import hidden
+from backstay.server.published.worker.polls import PollBody, nothing_ready, parked_wait, refuse_unless_engine
 from backstay.server.server import Server
+from backstay.server.workers.remote_queries import Kind, PendingQuery
 
 Attempt = Annotated[int, Meta(ge=1)]
 QUERY = frozenset({"query"})
@@ -78,15 +81,15 @@ async def poll_validation(server: Server, request: HttpRequest) -> HttpResponse:
 async def _poll(server: Server, request: HttpRequest, kinds: frozenset[str]) -> HttpResponse:
     body = request.decode(PollBody)
     await server.registries.look_for_worker(request.namespace, body.worker_id)
-    worker = server.workers.polling(request.namespace, body.worker_id, body.task_queue, body.build_id)
-    refuse_unless_engine(server, request)
     seconds = clamp_long_poll(body.timeout_seconds)
+    worker = server.workers.polling(request.namespace, body.worker_id, body.task_queue, body.build_id, seconds)
+    refuse_unless_engine(server, request)
     if not seconds or server.draining:
         found = server.questions.poll(worker, kinds)
-        return HttpResponse(EMPTY) if found is None else leased(server, found)
+        return nothing_ready(server) if found is None else leased(server, found)
     asker = server.questions.park(worker, kinds)
     try:
-        async with parked_wait(server, request):
+        async with parked_wait(server, request, worker):
             alarm = server.engine.world.at(server.now + round(seconds * SECOND), lambda: server.questions.unpark(asker))
             found = await asyncio.shield(asker.future)
             alarm.cancel()
@@ -97,10 +100,7 @@ async def _poll(server: Server, request: HttpRequest, kinds: frozenset[str]) -> 
         raise
     if found is None:
         refuse_unless_engine(server, request)  # it may have lost the engine meanwhile
-    return HttpResponse(EMPTY) if found is None else leased(server, found)
-
-
-EMPTY = {"task": None, "poll_status": "empty", "retry_after_seconds": None}
+    return nothing_ready(server) if found is None else leased(server, found)
 
 
 def leased(server: Server, question: PendingQuery) -> HttpResponse:
@@ -113,9 +113,17 @@ def task(server: Server, question: PendingQuery) -> dict[str, Any]:
     id = station_id(server, question.id)
     inquiry = question.inquiry
     # A task records how far its code had seen history, also in a closed run.
-    first, started = next((e, e.event) for e in question.history if isinstance(e.event, WorkflowStarted))
+    first = next(entry for entry in question.history if isinstance(entry.event, WorkflowStarted))
+    started = started_of(question.history)
+    assert started is not None, "a history begins with the start of its run"
     horizon = max(first.sequence, inquiry.cursor, *(entry.context.decided_after or 0 for entry in question.history))
-    seen = [e for e in question.history if e.context.decided_after is not None or e.sequence <= horizon]
+    unseen = hidden(question.history, started, None)
+    seen = [
+        entry
+        for entry in question.history
+        if (entry.context.decided_after is not None or entry.sequence <= horizon)
+        and not (isinstance(entry.event, SignalReceived) and entry.event.signal_id in unseen)
+    ]
     word = "query" if inquiry.kind == "query" else "update_validation"
     shared = {
         "task_id": id,

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from backstay.kernel.names import Name
 from backstay.kernel.session import WorkerSession
-from backstay.server.auth import WORKER
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest, HttpResponse
-from backstay.server.published.worker.polls import Name
-from backstay.server.router import Route
+from backstay.server.access.auth import WORKER
+from backstay.server.http.errors import HttpError
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
 from backstay.server.server import Server
-from backstay.server.sessions import SessionRecord
-from backstay.server.workers import RegisteredWorker
+from backstay.server.workers.sessions import SessionRecord
+from backstay.server.workers.worker_registry import RegisteredWorker
 
 Seconds = Annotated[int, Meta(ge=1, le=10**9)]
 Count = Annotated[int, Meta(ge=1, le=10**9)]

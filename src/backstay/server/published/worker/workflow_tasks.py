@@ -21,9 +21,11 @@ from backstay.protocol.history import Encoding
 from backstay.protocol.task_commands import Text, WireCommand
 from backstay.protocol.tasks import after_token, history_page, optional_iso, workflow_task
 from backstay.protocol.versions import clamp_long_poll
-from backstay.server.auth import WORKER
-from backstay.server.http_errors import invalid
-from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.access.auth import WORKER
+from backstay.server.http.errors import invalid
+from backstay.server.http.messages import HttpRequest, HttpResponse
+from backstay.server.http.router import Route
+from backstay.server.published.worker.definitions import hidden, leading
 from backstay.server.published.worker.polls import (
     Name,
     PollBody,
@@ -35,10 +37,9 @@ from backstay.server.published.worker.polls import (
 )
 from backstay.server.published.worker.query_tasks import VALIDATE
 from backstay.server.published.worker.query_tasks import leased as asked
-from backstay.server.remote_queries import PendingQuery
-from backstay.server.router import Route
 from backstay.server.server import Server
-from backstay.server.workers import RegisteredWorker
+from backstay.server.workers.remote_queries import PendingQuery
+from backstay.server.workers.worker_registry import RegisteredWorker
 
 # Failures by which other runtimes report that code and history differ: the run is blocked instead of retried.
 _REPLAY_BLOCKED = frozenset(
@@ -94,6 +95,8 @@ class HistoryBody(LeaseBody, frozen=True, kw_only=True):
     next_history_page_token: str | None = None
     after_sequence: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)] | None = None
     history_page_size: Annotated[int, Meta(ge=1)] | None = None
+    page_size: Annotated[int, Meta(ge=1)] | None = None  # the same, as it is called on the control plane
+    limit: Annotated[int, Meta(ge=1)] | None = None  # and as it is called elsewhere
     accept_history_encoding: Encoding | None = None
 
 
@@ -113,7 +116,7 @@ async def poll(server: Server, request: HttpRequest) -> HttpResponse:
         worker_id=worker.worker_id,
         queue=worker.task_queue,
         namespace=request.namespace,
-        connection=body.connection,
+        connection=body.connection or worker.connection,
         compatibility=worker.compatibility,
         workflow_types=worker.workflow_types,
         wait_seconds=seconds,
@@ -122,11 +125,12 @@ async def poll(server: Server, request: HttpRequest) -> HttpResponse:
     if body.task_kinds is not None and "update_validation" in body.task_kinds:
         assigned = await _either(server, request, worker, poll_request, seconds)
     else:
-        assigned = await park(server, request, poll_request, seconds)
+        assigned = await park(server, request, worker, poll_request, seconds)
     if assigned is None:
         return no_task(server, request, "workflow", worker)
     if isinstance(assigned, PendingQuery):
         return asked(server, assigned)
+    server.workers.heard(worker)  # it may not poll while it works
     return leased_task(assigned, await _task(server, assigned, body))
 
 
@@ -135,11 +139,11 @@ async def _either(
 ) -> WorkflowAssignment | PendingQuery | None:
     """Poll for a workflow task and a validation task at once. The first one wins, the other is given back."""
     if not seconds or server.draining:
-        return server.questions.poll(worker, VALIDATE) or await park(server, request, poll_request, seconds)
+        return server.questions.poll(worker, VALIDATE) or await park(server, request, worker, poll_request, seconds)
     asker = server.questions.park(worker, VALIDATE)
     polling_task = asyncio.ensure_future(server.api.call(poll_request))
     try:
-        async with parked_wait(server, request):
+        async with parked_wait(server, request, worker):
             await asyncio.wait({polling_task, asker.future}, return_when=asyncio.FIRST_COMPLETED)
             if polling_task.done() or asker.future.result() is None:
                 return await polling_task
@@ -162,7 +166,7 @@ async def claim(server: Server, request: HttpRequest) -> HttpResponse:
             task_id=request.params["task_id"],
             worker_id=worker.worker_id,
             namespace=request.namespace,
-            connection=body.connection,
+            connection=body.connection or worker.connection,
             compatibility=worker.compatibility,
         )
     )
@@ -180,7 +184,8 @@ async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
         described(server, request.namespace, queue, command.command(f"commands[{position}]"))
         for position, command in enumerate(body.commands)
     ]
-    commands = [*_cursors(body, commands), *commands]
+    leads = await leading(server, worker, request.params["task_id"], leased)
+    commands = [*leads, *_cursors(body, commands), *commands]
     writes = any(isinstance(command, WriteStream) for command in commands)
     # Without a lease here, this report may be a repeated one, or another node has leased the task.
     if writes and (leased is not None or await _is_leased(server, request)):
@@ -264,7 +269,7 @@ async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
             lease_owner=body.lease_owner,
             workflow_task_attempt=body.workflow_task_attempt,
             after_sequence=after,
-            page_size=body.history_page_size or ask.PAGE_DEFAULT,
+            page_size=body.history_page_size or body.page_size or body.limit or ask.PAGE_DEFAULT,
         )
     )
     run_id = run_of(request.params["task_id"])
@@ -306,7 +311,7 @@ async def _fingerprint(server: Server, request: HttpRequest, worker_id: str) -> 
     task = server.engine.leases.get(request.namespace, request.params["task_id"])
     if task is not None:
         return worker.workflow_definition_fingerprints.get(task.type)
-    run = await server.store.run(request.namespace, run_of(request.params["task_id"]))
+    run = await server.api.stored.run(request.namespace, run_of(request.params["task_id"]))
     return None if run is None else worker.workflow_definition_fingerprints.get(run.workflow_type)
 
 
@@ -315,8 +320,8 @@ async def _is_leased(server: Server, request: HttpRequest) -> bool:
     if not server.node.shards.others:
         return False
     task_id = request.params["task_id"]
-    place = await server.store.locate(request.namespace, run_of(task_id))
-    tasks = [] if place is None else await server.store.tasks(place.workflow)
+    place = await server.api.stored.locate(request.namespace, run_of(task_id))
+    tasks = [] if place is None else await server.api.stored.tasks(place.workflow)
     return any(task.id == task_id and task.state == "leased" for task in tasks)
 
 
@@ -325,11 +330,15 @@ async def _task(server: Server, assigned: WorkflowAssignment, body: PollBody | C
     last = assigned.last_sequence
     if assigned.task.history_limit is not None:
         # The own task of an update is sent only a part of the history.
-        events = events_shown(assigned, await server.engine.store.history(assigned.run_key))
+        events = events_shown(assigned, await server.api.stored.history(assigned.run_key))
         last = events[-1].sequence
     else:
-        events = await server.engine.store.history(assigned.run_key, 0, min(size, last))
-    return workflow_task(assigned, history_page(events, assigned.run_id, last, body.accept_history_encoding))
+        events = await server.api.stored.history(assigned.run_key, 0, min(size, last))
+    worker = None if assigned.cursor else server.workers.get(assigned.namespace, assigned.task.owner or "")
+    own = None if worker is None else server.workers.definition_by(worker, assigned.workflow_type)
+    unseen = hidden(events, assigned.started, own)
+    page = history_page(events, assigned.run_id, last, body.accept_history_encoding, unseen)
+    return workflow_task(assigned, page)
 
 
 def _outcome(outcome: TaskReply) -> dict[str, Any]:

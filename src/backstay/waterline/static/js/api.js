@@ -1,4 +1,4 @@
-// The public API of the server. Every answer sets the clock; a GET that was answered before is asked with its ETag.
+// The public API of the server. Every reply sets the clock. A repeated GET sends the ETag of the last reply.
 
 import { setClock } from "./words.js";
 
@@ -14,7 +14,10 @@ export class Problem extends Error {
   }
 }
 
-/** An error as a problem. One that is no problem yet is a defect of this page, which the console is told of. @param {unknown} error */
+/**
+ * Turn an error into a problem. Any other error is a defect of this page and is logged to the console.
+ * @param {unknown} error
+ */
 export function asProblem(error) {
   if (error instanceof Problem) return error;
   console.error(error);
@@ -22,8 +25,9 @@ export function asProblem(error) {
 }
 
 /**
- * What somebody wants to be done once: `{}` for each dialog or form. A command whose answer was lost is sent again under the same
- * request id, so that it counts once; one that was answered, or that asks for something else, is another command.
+ * What a user wants to be done once: `{}` for each dialog or form. A command whose reply was lost is sent again under
+ * the same request id, so that it counts once; one that was answered, or that asks for something else, is another
+ * command.
  * @typedef {{id?: string, sent?: string}} Intent
  */
 
@@ -31,31 +35,56 @@ export function asProblem(error) {
 const known = new Map();
 const KNOWN = 50;
 
-/** What is sent and answered has the types of the server: `Api` is made of them where the code is checked. */
+/** Requests and replies have the types of the server: the type check generates `Api` from them. */
 export const api = {
   namespace: "default",
-  /** The namespace of addresses that name none. */
+  /** The namespace of addresses without a namespace. */
   home: "default",
-  /** Called when a request finds nobody signed in. @type {() => void} */
+  /** Called when a reply says that the session has ended. @type {() => void} */
   onSignedOut: () => {},
-  /** Called when the server is reached or not. @type {(reached: boolean) => void} */
+  /** Called after each request: whether the server replied. @type {(reached: boolean) => void} */
   onReached: () => {},
 
-  /** @template {string} Path @param {Path} path @param {Record<string, any>} [params] @param {AbortSignal} [signal] @returns {Promise<Api.Get<Path>>} */
+  /**
+   * @template {string} Path
+   * @param {Path} path
+   * @param {Record<string, any>} [params]
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<Api.Get<Path>>}
+   */
   get: (path, params, signal) => call("GET", address(path, params), undefined, signal),
-  /** @template {string} Path @param {Path} path @param {Api.PostBody<Path> | string} [body] @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<Api.Post<Path>>} */
+  /**
+   * @template {string} Path
+   * @param {Path} path
+   * @param {Api.PostBody<Path> | string} [body]
+   * @param {Record<string, any>} [params]
+   * @param {Intent} [intent]
+   * @returns {Promise<Api.Post<Path>>}
+   */
   post: (path, body, params, intent) => call("POST", address(path, params), body ?? {}, undefined, intent),
-  /** @template {string} Path @param {Path} path @param {Api.PutBody<Path> | string} [body] @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<Api.Put<Path>>} */
+  /**
+   * @template {string} Path
+   * @param {Path} path
+   * @param {Api.PutBody<Path> | string} [body]
+   * @param {Record<string, any>} [params]
+   * @param {Intent} [intent]
+   * @returns {Promise<Api.Put<Path>>}
+   */
   put: (path, body, params, intent) => call("PUT", address(path, params), body ?? {}, undefined, intent),
   /** @param {string} path @param {Record<string, any>} [params] @param {Intent} [intent] @returns {Promise<any>} */
   delete: (path, params, intent) => call("DELETE", address(path, params), undefined, undefined, intent),
 };
 
-/** An address with its parameters; lists are repeated, null and "" left out. @param {string} path @param {Record<string, any>} [params] */
+/**
+ * An address with its parameters; lists are repeated, null and "" left out.
+ * @param {string} path
+ * @param {Record<string, any>} [params]
+ */
 export function address(path, params) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(params ?? {}))
-    for (const one of Array.isArray(value) ? value : [value]) if (one !== null && one !== undefined && one !== "") query.append(name, String(one));
+    for (const one of Array.isArray(value) ? value : [value])
+      if (one !== null && one !== undefined && one !== "") query.append(name, String(one));
   const text = query.toString();
   return text ? `${path}?${text}` : path;
 }
@@ -70,21 +99,34 @@ export function runPath(id, run, part) {
   return /** @type {any} */ (part ? `${base}/${part}` : base);
 }
 
-/** A body that is text is JSON already: forms write it themselves, since numbers above 2^53 do not survive JavaScript. @param {string} method @param {string} where @param {any} [body] @param {AbortSignal} [signal] @param {Intent} [intent] */
+/**
+ * A body that is text is JSON already: forms write it themselves, since numbers above 2^53 do not survive JavaScript.
+ * @param {string} method
+ * @param {string} where
+ * @param {any} [body]
+ * @param {AbortSignal} [signal]
+ * @param {Intent} [intent]
+ */
 async function call(method, where, body, signal, intent) {
   const name = `${api.namespace} ${where}`;
   const before = method === "GET" ? known.get(name) : undefined;
   /** @type {Record<string, string>} */
-  const headers = { "X-Durable-Workflow-Control-Plane-Version": "2", "X-Namespace": api.namespace, "X-Workflow-Caller-Label": "waterline" };
+  const headers = {
+    "X-Durable-Workflow-Control-Plane-Version": "2",
+    "X-Namespace": api.namespace,
+    "X-Workflow-Caller-Label": "waterline",
+  };
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (before) headers["If-None-Match"] = before.tag;
   let text = body === undefined ? null : typeof body === "string" ? body : JSON.stringify(body);
   if (intent) {
     const sent = `${where} ${text}`;
-    if (intent.sent !== sent) Object.assign(intent, { sent, id: `waterline-${crypto.getRandomValues(new Uint32Array(4)).join("-")}` });
+    if (intent.sent !== sent)
+      Object.assign(intent, { sent, id: `waterline-${crypto.getRandomValues(new Uint32Array(4)).join("-")}` });
     headers["X-Request-Id"] = intent.id ?? "";
     // Commands to runs have it as a field.
-    if (text && where.startsWith("/api/workflows/")) text = `{"request_id":"${intent.id}"${text === "{}" ? "" : ","}${text.slice(1)}`;
+    if (text && where.startsWith("/api/workflows/"))
+      text = `{"request_id":"${intent.id}"${text === "{}" ? "" : ","}${text.slice(1)}`;
   }
   /** @type {RequestInit} */
   const request = { method, headers, signal, cache: "no-store", body: text };
@@ -105,12 +147,21 @@ async function call(method, where, body, signal, intent) {
   try {
     found = text ? JSON.parse(text) : {};
   } catch {
-    throw new Problem(answer.status, "unreadable", `The server answered ${answer.status} with something that is not JSON.`);
+    throw new Problem(
+      answer.status,
+      "unreadable",
+      `The server answered ${answer.status} with something that is not JSON.`,
+    );
   }
   setClock(found.generated_at);
   if (!answer.ok) {
     if (answer.status === 401) api.onSignedOut();
-    throw new Problem(answer.status, found.reason ?? "error", found.message ?? found.error ?? `The server answered ${answer.status}.`, found);
+    throw new Problem(
+      answer.status,
+      found.reason ?? "error",
+      found.message ?? found.error ?? `The server answered ${answer.status}.`,
+      found,
+    );
   }
   const tag = answer.headers.get("etag");
   if (method === "GET" && tag) {
@@ -122,8 +173,8 @@ async function call(method, where, body, signal, intent) {
 }
 
 /**
- * Something that is loaded from the API and kept while it is asked for again: what a panel shows. It fails by itself, and keeps what
- * it had. `changed` is called when there is something new to show.
+ * Something that is loaded from the API and kept while it is asked for again: what a panel shows. It fails by itself,
+ * and keeps what it had. `changed` is called when there is something new to show.
  * @template [T=any]
  */
 export class Resource {
@@ -139,7 +190,7 @@ export class Resource {
     this._turn = 0;
   }
 
-  /** Ask again. Calls while it is under way ask once more afterwards. */
+  /** Load again. A call during a load causes one more load afterwards. */
   async load() {
     if (this.loading) {
       this._again = true;
@@ -161,7 +212,7 @@ export class Resource {
     }
   }
 
-  /** Ask for something else: what was shown is not shown any more. */
+  /** Load something else: the old data is dropped. */
   reset() {
     this._turn += 1;
     this.data = null;

@@ -9,7 +9,9 @@ let open = null;
 
 /**
  * Show a dialog. `view` is called for its content, with `close` and `update`; it is drawn again after `update`.
- * @param {string} title @param {(dialog: {close: () => void, update: () => void}) => any} view @param {() => void} [closed]
+ * @param {string} title
+ * @param {(dialog: {close: () => void, update: () => void}) => any} view
+ * @param {() => void} [closed]
  */
 export function show(title, view, closed) {
   open?.element.close();
@@ -31,16 +33,19 @@ export function show(title, view, closed) {
   return { close, update: render };
 }
 
-/** The last line of a dialog that only tells something. @param {() => void} close @param {string} [label] */
-export const closing = (close, label = "Close") => h("div", { class: "buttons" }, button(label, close, { class: "primary" }));
+/** The last line of a dialog that only shows a message. @param {() => void} close @param {string} [label] */
+export const closing = (close, label = "Close") =>
+  h("div", { class: "buttons" }, button(label, close, { class: "primary" }));
 
 export const isOpen = () => open !== null;
 
 /**
- * Ask before something is done, and show what would be written: `preview` is the dry run, `act` does it, with the intent of this dialog. `type`: a word that has to be
- * typed before the button works, for what cannot be undone.
- * @param {{title: string, sentence: any, label: string, danger?: boolean, type?: string, fields?: (update: () => void) => any,
- *   preview?: () => Promise<any>, act: (intent: import("./api.js").Intent) => Promise<any>, done?: (answer: any) => void}} ask
+ * Ask before something is done, and show what would be written: `preview` is the dry run, `act` does it, with the
+ * intent of this dialog. `type`: a word that has to be typed before the button works, for what cannot be undone.
+ * @param
+ * {{title: string, sentence: any, label: string, danger?: boolean, type?: string, fields?: (update: () => void) => any,
+ *   preview?: () => Promise<any>, act: (intent: import("./api.js").Intent) => Promise<any>, done?: (answer: any) =>
+ * void}} ask
  */
 export function confirm(ask) {
   /** @type {{problem: import("./api.js").Problem | null, busy: boolean, typed: string, preview: any}} */
@@ -52,15 +57,23 @@ export function confirm(ask) {
     state.preview ? wouldWrite(state.preview) : null,
     ask.type ? field(state, "typed", `Type ${ask.type} to confirm`, update) : null,
     state.problem ? trouble(state.problem) : null,
-    h("div", { class: "buttons" },
-      ask.preview ? button("What would be written?", () => void look(update), { disabled: state.busy }) : null,
+    h(
+      "div",
+      { class: "buttons" },
+      ask.preview ? button("Show what would be written", () => void look(update), { disabled: state.busy }) : null,
       button("Back", close),
-      button(ask.label, () => void act(close, update), { class: ask.danger ? "danger" : "primary", disabled: state.busy || (ask.type !== undefined && state.typed !== ask.type) })),
+      button(ask.label, () => void act(close, update), {
+        class: ask.danger ? "danger" : "primary",
+        disabled: state.busy || (ask.type !== undefined && state.typed !== ask.type),
+      }),
+    ),
   ]);
 
   /** @param {() => void} update */
   async function look(update) {
-    await during(update, async () => { state.preview = await ask.preview?.(); });
+    await during(update, async () => {
+      state.preview = await ask.preview?.();
+    });
   }
 
   /** @param {() => void} close @param {() => void} update */
@@ -88,12 +101,16 @@ export function confirm(ask) {
   return dialog;
 }
 
-/** What a dry run says. @param {any} answer */
+/** The result of a dry run. @param {any} answer */
 export function wouldWrite(answer) {
   if (!answer.accepted) return h("p", { class: "notice" }, `It would be refused: ${answer.message ?? answer.reason}`);
   const written = answer.would_write ?? {};
   const lines = [];
   for (const [kind, entries] of Object.entries(written))
-    if (Array.isArray(entries)) for (const entry of entries.slice(0, 20)) lines.push(`${kind.replace(/s$/, "")} ${entry.type ?? entry.event_type ?? entry.command_type ?? entry.kind ?? entry.name ?? entry.change ?? ""} ${entry.workflow_id ?? ""}`.trim());
+    if (Array.isArray(entries))
+      for (const entry of entries.slice(0, 20))
+        lines.push(
+          `${kind.replace(/s$/, "")} ${entry.type ?? entry.event_type ?? entry.command_type ?? entry.kind ?? entry.name ?? entry.change ?? ""} ${entry.workflow_id ?? ""}`.trim(),
+        );
   return pre("what would be written", lines.length ? lines.join("\n") : "nothing");
 }

@@ -10,9 +10,9 @@ const SVG = "http://www.w3.org/2000/svg";
  */
 
 /**
- * A node. Props: `key`; `class`; `on` ({click: function}); `style` ({left: "4px"}); `prop` (DOM properties such as value, checked);
- * `ref` (a function that gets the element once, when it is made); everything else is an attribute (true: an empty one; null, false
- * and undefined: none).
+ * A node. Props: `key`; `class`; `on` ({click: function}); `style` ({left: "4px"}); `prop` (DOM properties such as
+ * value, checked); `ref` (a function that gets the element once, when it is made); everything else is an attribute
+ * (true: an empty one; null, false and undefined: none).
  * @param {string} tag @param {Props | null} [props] @param {...(Child | Child[])} children @returns {Node_}
  */
 export function h(tag, props, ...children) {
@@ -43,7 +43,8 @@ export function patch(root, nodes) {
     }
     const known = node.key === undefined ? undefined : keyed.get(node.key);
     let element = known ?? (at instanceof Element && shown.get(at)?.key === node.key ? at : undefined);
-    if (element !== undefined && element.localName !== node.tag.toLowerCase() && element.localName !== node.tag) element = undefined;
+    if (element !== undefined && element.localName !== node.tag.toLowerCase() && element.localName !== node.tag)
+      element = undefined;
     if (element === undefined) {
       element = create(root, node);
       root.insertBefore(element, at);
@@ -72,7 +73,8 @@ function refresh(element, node) {
   const before = shown.get(element) ?? {};
   const { props } = node;
   for (const name in before) if (!(name in props)) set(element, name, undefined, before[name]);
-  for (const name in props) if (props[name] !== before[name] || name === "prop") set(element, name, props[name], before[name]);
+  for (const name in props)
+    if (props[name] !== before[name] || name === "prop") set(element, name, props[name], before[name]);
   shown.set(element, props);
   if (!props.opaque) patch(element, node.children); // an opaque element fills itself
 }
@@ -85,14 +87,19 @@ function set(element, name, value, before) {
     for (const kind of Object.keys(value ?? {})) if (!before?.[kind]) element.addEventListener(kind, called);
   } else if (name === "style") {
     for (const one of Object.keys(before ?? {})) if (!(one in (value ?? {}))) element.style.removeProperty(one);
-    for (const one of Object.keys(value ?? {})) if (value[one] !== before?.[one]) element.style.setProperty(one, value[one]);
+    for (const one of Object.keys(value ?? {}))
+      if (value[one] !== before?.[one]) element.style.setProperty(one, value[one]);
   } else if (name === "prop") {
     for (const one of Object.keys(value ?? {})) if (element[one] !== value[one]) element[one] = value[one];
-  } else if (value === null || value === undefined || value === false || (name === "href" && !isOwn(value))) element.removeAttribute(name);
+  } else if (value === null || value === undefined || value === false || (name === "href" && !isOwn(value)))
+    element.removeAttribute(name);
   else element.setAttribute(name, value === true ? "" : String(value));
 }
 
-/** Whether an address is of this server: what an answer says is never a link to elsewhere, nor one that runs something. @param {string} to */
+/**
+ * Whether an address is of this server: what an answer says is never a link to elsewhere, nor one that runs something.
+ * @param {string} to
+ */
 export function isOwn(to) {
   try {
     return new URL(to, location.href).origin === location.origin;

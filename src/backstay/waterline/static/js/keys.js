@@ -1,9 +1,11 @@
-// Keys. Single letters work where nobody types, and never together with Ctrl, Alt or Meta.
+// Keys. Single letters work outside of text fields, and never together with Ctrl, Alt or Meta.
 
 import { h } from "./dom.js";
 import { closing, isOpen, show } from "./dialog.js";
 
-/** @typedef {Record<string, [string, (event: KeyboardEvent) => void]>} Keys key -> what it does in words, and a function */
+/**
+ * @typedef {Record<string, [string, (event: KeyboardEvent) => void]>} Keys key -> what it does in words, and a function
+ */
 
 /** Keys that work on every screen. @type {Keys} */
 export const common = {};
@@ -33,10 +35,23 @@ addEventListener("keydown", (event) => {
   } else if (Object.keys(all).some((key) => key.startsWith(`${event.key} `))) pending = event.key;
 });
 
-common["?"] = ["this list of keys", () => {
-  const all = { ...common, ...ofScreen() };
-  show("Keys", ({ close }) => [
-    h("table", null, h("tbody", null, ...Object.entries(all).map(([key, [does]]) => h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, does))))),
-    closing(close),
-  ]);
-}];
+common["?"] = [
+  "this list of keys",
+  () => {
+    const all = { ...common, ...ofScreen() };
+    show("Keys", ({ close }) => [
+      h(
+        "table",
+        null,
+        h(
+          "tbody",
+          null,
+          ...Object.entries(all).map(([key, [does]]) =>
+            h("tr", null, h("th", { scope: "row" }, h("kbd", null, key)), h("td", null, does)),
+          ),
+        ),
+      ),
+      closing(close),
+    ]);
+  },
+];

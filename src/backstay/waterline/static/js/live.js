@@ -1,8 +1,12 @@
-// What moves, told by the server. One stream serves all tabs of a browser: it has six connections for a server, and a stream takes
-// one of them for good. The tab that holds a lock reads the stream and tells the others; when it goes, the next one takes over.
-// (A shared worker would do, but its address is a string, which Trusted Types forbid.) Tabs that nobody sees want nothing.
+// News from the server. One stream serves all tabs of a browser: it has six connections for a server, and a
+// stream takes one of them for good. The tab that holds a lock reads the stream and tells the others; when it goes, the
+// next one takes over. (A shared worker would do, but its address is a string, which Trusted Types forbid.) Tabs that
+// are hidden want nothing.
 
-/** @typedef {{kind: "moved" | "reload" | "open" | "lost" | "denied", namespace: string, topic?: string, data?: any}} News */
+/**
+ * @typedef {{kind: "moved" | "reload" | "open" | "lost" | "denied", namespace: string, topic?: string, data?: any}}
+ * News
+ */
 
 const RETRY = [500, 1000, 2000, 4000, 8000];
 const tab = crypto.getRandomValues(new Uint32Array(2)).join("-");
@@ -31,7 +35,7 @@ export function listen(listener) {
   else lead();
 }
 
-/** Say what this tab shows. @param {string} inNamespace @param {string[]} of */
+/** Set the topics that this tab shows. @param {string} inNamespace @param {string[]} of */
 export function follow(inNamespace, of) {
   if (inNamespace === namespace && of.join("\n") === topics.join("\n")) return;
   [namespace, topics] = [inNamespace, of];
@@ -91,13 +95,17 @@ function publish(news) {
   send({ kind: "news", news });
 }
 
-/** The stream of one namespace. It is opened again when its topics change, when it ends, and when it says nothing for too long. */
+/**
+ * The stream of one namespace. It is opened again when its topics change, when it ends, and when it says nothing for
+ * too long.
+ */
 class Stream {
   /** @param {string} of */
   constructor(of) {
     this.namespace = of;
     /** @type {string[]} */ this.topics = [];
-    /** @type {Set<string>} */ this.gone = new Set(); // topics of runs and operations that do not exist, until nobody wants them
+    // Topics of runs and operations that do not exist, until no tab wants them.
+    /** @type {Set<string>} */ this.gone = new Set();
     this.last = "";
     this.failures = 0;
     /** @type {AbortController | null} */ this.reading = null;
@@ -144,9 +152,11 @@ class Stream {
       if (!answer.ok || !answer.body) {
         if (answer.status === 401) publish({ kind: "denied", namespace: this.namespace });
         if (answer.status === 404) {
-          // What is gone is not asked for again, which its screen says by itself; the others go on.
+          // A topic that no longer exists is not requested again, and its screen says so. The other topics continue.
           const { reason, workflow_id: id } = await answer.json();
-          const gone = topics.filter((topic) => (reason === "bulk_not_found" ? topic.startsWith("bulk:") : topic === `run:${id}`));
+          const gone = topics.filter((topic) =>
+            reason === "bulk_not_found" ? topic.startsWith("bulk:") : topic === `run:${id}`,
+          );
           for (const topic of gone) this.gone.add(topic);
           if (gone.length) return void this.again(0);
         }

@@ -1,18 +1,21 @@
-// The frame around the screens: who is signed in, which namespace, which screen, and what moves.
+// The frame around the screens: session, namespace, current screen and live updates.
 
 import { api, asProblem } from "./api.js";
 import { h, patch } from "./dom.js";
+import { bar, foot, nowhere, PLACES } from "./frame.js";
 import { common, useKeys } from "./keys.js";
 import { follow, listen } from "./live.js";
-import { announce, button, capital, link, placed, runAddress } from "./parts.js";
+import { announce, capital, placed, runAddress } from "./parts.js";
 import { changed, parse } from "./router.js";
-import { isAbsolute, setAbsolute } from "./words.js";
 import { signIn } from "./screens/signin.js";
+import { isAbsolute, setAbsolute } from "./words.js";
 
 /**
- * A screen, as its module's `open(app)` returns it. `topics`: what it wants to hear of; `moved`: called with news of them, and with
- * kind `reload` when it has to load everything again; `route`: called when only the query of its address has changed.
- * @typedef {{title: () => string, view: () => any, topics?: () => string[], moved?: (news: import("./live.js").News) => void,
+ * A screen, as its module's `open(app)` returns it. `topics`: what it wants to hear of; `moved`: called with news of
+ * them, and with kind `reload` when it has to load everything again; `route`: called when only the query of its address
+ * has changed.
+ * @typedef
+ * {{title: () => string, view: () => any, topics?: () => string[], moved?: (news: import("./live.js").News) => void,
  *   route?: () => void, keys?: () => import("./keys.js").Keys, close?: () => void}} Screen
  */
 
@@ -25,13 +28,16 @@ const SCREENS = /** @type {Record<string, () => Promise<{open: (app: any) => Scr
   schedules: () => import("./screens/schedules.js"),
   system: () => import("./screens/system.js"),
 });
-const PLACES = /** @type {[string, string, string][]} name, address, key */ ([["overview", "", "o"], ["runs", "runs", "r"], ["queues", "queues", "q"], ["schedules", "schedules", "s"], ["system", "system", "y"]]);
-
 /** What screens get. @typedef {typeof app} App */
 export const app = {
   api,
-  /** Who is signed in: the answer of /api/session. @type {any} */
+  /** The session: the reply of /api/session. @type {any} */
   session: null,
+  /**
+   * The operator commands that the server declares: from the reply of /api/capabilities.
+   * @type {Api.OperatorCommandAnswer[]}
+   */
+  commands: [],
   route: parse(location),
   /** Whether this person may change things. */
   get canWrite() {
@@ -42,7 +48,7 @@ export const app = {
   },
   /** Why a button is disabled for a viewer, or undefined. */
   get readOnly() {
-    return app.canWrite ? undefined : "You are signed in as a viewer, who changes nothing.";
+    return app.canWrite ? undefined : "You are signed in as a viewer, so you cannot change anything.";
   },
   /** Draw again, in the next frame. */
   update() {
@@ -53,7 +59,11 @@ export const app = {
     history[how?.replace ? "replaceState" : "pushState"](null, "", placed(to));
     arrive();
   },
-  /** Change the query of the address. @param {Record<string, string | string[] | null>} changes @param {{replace?: boolean}} [how] */
+  /**
+   * Change the query of the address.
+   * @param {Record<string, string | string[] | null>} changes
+   * @param {{replace?: boolean}} [how]
+   */
   query(changes, how) {
     const next = changed(app.route.query, changes).toString();
     app.go(location.pathname + (next ? `?${next}` : ""), how ?? { replace: true });
@@ -86,11 +96,14 @@ function arrive() {
     place = here;
     screen = null;
     missing = !(app.route.screen in SCREENS);
-    void SCREENS[app.route.screen]?.().then((module) => {
-      if (place !== here) return;
-      screen = module.open(app);
-      app.update();
-    }, () => location.reload()); // the server has another release now, and no longer these files
+    void SCREENS[app.route.screen]?.().then(
+      (module) => {
+        if (place !== here) return;
+        screen = module.open(app);
+        app.update();
+      },
+      () => location.reload(),
+    ); // the server has another release now, and no longer these files
     useKeys(() => screen?.keys?.() ?? {});
     scrollTo(0, 0);
     if (!first) document.querySelector("main")?.focus({ preventScroll: true });
@@ -104,48 +117,30 @@ function draw() {
   if (!root) return;
   const title = screen?.title() ?? (!app.session ? "Sign in" : missing ? "Not found" : "Loading");
   document.title = `${title} · Waterline`;
-  patch(root, app.session ? [bar(), h("main", { tabindex: "-1", id: "main" }, screen ? screen.view() : missing ? nowhere() : h("p", { class: "loading" }, "Loading …")), foot()] : [signIn(app, stopped, begin)].flat());
+  patch(
+    root,
+    app.session
+      ? [
+          bar({ app, reached, streaming, namespaces, find, signOut, arrive }),
+          h(
+            "main",
+            { tabindex: "-1", id: "main" },
+            screen ? screen.view() : missing ? nowhere() : h("p", { class: "loading" }, "Loading …"),
+          ),
+          foot(app),
+        ]
+      : [signIn(app, stopped, begin)].flat(),
+  );
   follow(api.namespace, app.session ? (screen?.topics?.() ?? []) : []);
-}
-
-function bar() {
-  const environment = app.session.environment ?? {};
-  return h("div", { class: "top" },
-    h("div", { class: "inner" },
-      link("/waterline/", { class: "brand", "aria-label": "Waterline, overview" }, h("span", { "aria-hidden": "true" }, "≋"), "Waterline"),
-      environment.name ? h("span", { class: "environment mono", style: { color: environment.colour ?? "inherit" } }, environment.name) : null,
-      h("nav", { "aria-label": "screens" }, ...PLACES.map(([name, to]) =>
-        link(`/waterline/${to}`, { "aria-current": app.route.screen === name || (name === "runs" && app.route.screen === "run") ? "page" : null }, capital(name)))),
-      h("span", { class: "grow" }),
-      h("form", { role: "search", on: { submit: (/** @type {any} */ event) => { event.preventDefault(); find(event.target.elements.q.value.trim()); } } },
-        h("input", { type: "search", name: "q", id: "find", "aria-label": "find a run", placeholder: "find a run  /", autocomplete: "off", spellcheck: "false" })),
-      namespacePicker(),
-      app.session.authenticated && app.session.session_id ? button("Sign out", () => void signOut(), { class: "plain", title: `signed in as ${app.session.role}` }) : null),
-    reached && streaming ? null : h("div", { class: "lost", role: "status" }, reached ? "Live updates are interrupted; they come back by themselves." : "The server cannot be reached. What you see is what it said last; it comes back by itself."));
-}
-
-function namespacePicker() {
-  const names = [...new Set([api.namespace, ...namespaces.map((one) => one.name)])].sort();
-  if (names.length < 2) return null;
-  return h("select", { "aria-label": "namespace", on: { change: (/** @type {any} */ event) => { const to = event.target.value; history.pushState(null, "", `/waterline/?ns=${encodeURIComponent(to)}`); arrive(); } } },
-    ...names.map((name) => h("option", { value: name, prop: { selected: name === api.namespace } }, name)));
-}
-
-function foot() {
-  return h("div", { class: "bottom caption" },
-    h("span", null, h("kbd", null, "?"), " keys"), h("span", null, h("kbd", null, "t"), isAbsolute() ? " relative times" : " exact times"),
-    h("span", null, `backstay ${app.session.version}`), app.canWrite ? null : h("span", null, "read only"));
-}
-
-function nowhere() {
-  return [h("h1", null, "There is no such page"), h("p", null, link("/waterline/", null, "Go to the overview"))];
 }
 
 /** Go to the run with this id, else to the list that looks for it. @param {string} text */
 async function find(text) {
   if (!text) return;
   /** @type {any} */
-  const found = await api.get("/api/flows/all", { instance_id: text, page_size: 1, definition: 0, fields: "run_id" }).catch(() => null);
+  const found = await api
+    .get("/api/flows/all", { instance_id: text, page_size: 1, definition: 0, fields: "run_id" })
+    .catch(() => null);
   app.go(found?.flows?.length ? runAddress(text) : `/waterline/runs?q=${encodeURIComponent(text)}`);
 }
 
@@ -157,11 +152,12 @@ async function signOut() {
   }
 }
 
-/** Ask who is signed in, and show the screen of the address. */
+/** Load the session, and show the screen of the address. */
 async function begin() {
   try {
     app.session = await api.get("/api/session");
     api.home = app.session.namespace ?? app.session.default_namespace;
+    app.commands = (await api.get("/api/capabilities")).operator_commands;
     stopped = null;
   } catch (error) {
     stopped = asProblem(error);
@@ -174,7 +170,9 @@ async function begin() {
   try {
     namespaces = (await api.get("/api/namespaces")).namespaces ?? [];
     app.update();
-  } catch { /* the picker stays away */ }
+  } catch {
+    /* the picker stays away */
+  }
 }
 
 api.onSignedOut = () => {
@@ -201,17 +199,37 @@ listen((news) => {
 
 document.addEventListener("click", (event) => {
   const anchor = event.target instanceof Element ? event.target.closest("a") : null;
-  if (!anchor || event.defaultPrevented || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey || anchor.target || anchor.hasAttribute("download")) return;
+  if (
+    !anchor ||
+    event.defaultPrevented ||
+    event.button !== 0 ||
+    event.ctrlKey ||
+    event.metaKey ||
+    event.shiftKey ||
+    anchor.target ||
+    anchor.hasAttribute("download")
+  )
+    return;
   const url = new URL(anchor.href, location.href);
   if (url.origin !== location.origin || !url.pathname.startsWith("/waterline") || url.hash) return;
   event.preventDefault();
   app.go(url.pathname + url.search);
 });
-addEventListener("popstate", () => { if (app.session) arrive(); });
-setInterval(() => { if (document.visibilityState === "visible" && app.session && !isAbsolute()) app.update(); }, 1000); // times that pass
+addEventListener("popstate", () => {
+  if (app.session) arrive();
+});
+setInterval(() => {
+  if (document.visibilityState === "visible" && app.session && !isAbsolute()) app.update();
+}, 1000); // times that pass
 
 common["/"] = ["find a run", () => document.getElementById("find")?.focus()];
-common["t"] = ["exact or relative times", () => { setAbsolute(!isAbsolute()); app.update(); }];
+common["t"] = [
+  "exact or relative times",
+  () => {
+    setAbsolute(!isAbsolute());
+    app.update();
+  },
+];
 for (const [name, to, key] of PLACES) common[`g ${key}`] = [`go to ${capital(name)}`, () => app.go(`/waterline/${to}`)];
 
 void begin();

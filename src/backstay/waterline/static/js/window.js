@@ -1,4 +1,5 @@
-// A list of which only the rows in sight have elements: a fixed pool of them, moved by transform. A list of 50,000 rows scrolls like one of 50.
+// A list in which only the visible rows have elements: a fixed pool of them, moved by transform. A list of 50,000 rows
+// scrolls like one of 50.
 
 import { patch } from "./dom.js";
 
@@ -7,7 +8,8 @@ const MORE = 4; // rows beyond each edge
 export class RowWindow {
   /**
    * @param {HTMLElement} scroller the element that scrolls @param {number} height of a row
-   * @param {(index: number, element: HTMLElement) => import("./dom.js").Child[]} render @param {() => void} resized its width has changed
+   * @param {(index: number, element: HTMLElement) => import("./dom.js").Child[]} render
+   * @param {() => void} resized its width has changed
    */
   constructor(scroller, height, render, resized) {
     this.scroller = scroller;
@@ -21,7 +23,13 @@ export class RowWindow {
     scroller.append(this.space);
     this.width = scroller.clientWidth;
     this.asked = 0;
-    scroller.addEventListener("scroll", () => { this.asked ||= requestAnimationFrame(() => this.paint()); }, { passive: true });
+    scroller.addEventListener(
+      "scroll",
+      () => {
+        this.asked ||= requestAnimationFrame(() => this.paint());
+      },
+      { passive: true },
+    );
     this.watcher = new ResizeObserver(() => {
       if (scroller.clientWidth !== this.width) {
         this.width = scroller.clientWidth;
@@ -32,7 +40,7 @@ export class RowWindow {
     this.watcher.observe(scroller);
   }
 
-  /** Draw what is in sight. @param {number} [count] how many rows there are */
+  /** Draw the visible rows. @param {number} [count] how many rows there are */
   paint(count = this.count) {
     cancelAnimationFrame(this.asked);
     this.asked = 0;
@@ -54,7 +62,8 @@ export class RowWindow {
     const top = index * this.height;
     const { scrollTop, clientHeight } = this.scroller;
     if (top < scrollTop) this.scroller.scrollTop = top;
-    else if (top + this.height > scrollTop + clientHeight) this.scroller.scrollTop = top + this.height - clientHeight + 8;
+    else if (top + this.height > scrollTop + clientHeight)
+      this.scroller.scrollTop = top + this.height - clientHeight + 8;
   }
 
   close() {

@@ -1,6 +1,11 @@
-// Times and sizes in words, as `dw` says them. The clock is the server's.
+// Times and sizes in words, in the format of `dw`. The clock is the server's.
 
-const UNITS = [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]];
+const UNITS = [
+  ["d", 86_400_000],
+  ["h", 3_600_000],
+  ["min", 60_000],
+  ["s", 1000],
+];
 
 /** A length of time: `62 ms`, `1.8 s`, `12 min`, `3 d 4 h`. @param {number | null | undefined} ms */
 export function span(ms) {
@@ -24,7 +29,10 @@ let offset = 0;
 let known = false;
 /** The server's clock in milliseconds. */
 export const now = () => (known ? performance.now() + offset : Date.now());
-/** Set the clock by an answer. Answers take a moment, so the latest clock that was seen is nearest. @param {string | undefined} generated */
+/**
+ * Set the clock by an answer. Replies take time, so the latest clock of all replies is the most accurate.
+ * @param {string | undefined} generated
+ */
 export function setClock(generated) {
   const at = generated ? Date.parse(generated) : NaN;
   if (Number.isNaN(at)) return;
@@ -34,12 +42,20 @@ export function setClock(generated) {
 }
 
 let absolute = false;
-try { absolute = localStorage.getItem("dw-absolute") === "1"; } catch { /* storage is off */ }
+try {
+  absolute = localStorage.getItem("dw-absolute") === "1";
+} catch {
+  /* storage is off */
+}
 export const isAbsolute = () => absolute;
-/** Show times as they are instead of how long ago. @param {boolean} on */
+/** Show exact times instead of relative ones. @param {boolean} on */
 export function setAbsolute(on) {
   absolute = on;
-  try { localStorage.setItem("dw-absolute", on ? "1" : "0"); } catch { /* storage is off */ }
+  try {
+    localStorage.setItem("dw-absolute", on ? "1" : "0");
+  } catch {
+    /* storage is off */
+  }
 }
 
 const pad = (/** @type {number} */ n, width = 2) => String(n).padStart(width, "0");

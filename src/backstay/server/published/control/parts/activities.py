@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstay.kernel.event import Recorded
-from backstay.kernel.views.activities import ActivityFold
+from backstay.kernel.views.actions import part_actions
+from backstay.kernel.views.activities import ActivityFold, ActivityView
 from backstay.protocol.run_detail import shown_activity
 from backstay.protocol.shown_payloads import show_envelopes
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
     about_run,
     check_parameters,
@@ -43,9 +44,11 @@ async def activities(server: Server, request: HttpRequest) -> dict[str, Any]:
         first, last = min(one[1] for one in wanted), max(one[2] for one in wanted)
         await server.api.slices.through(row.key, take, after=first - 1, last=last)
     views = sorted(fold.found.values(), key=lambda view: view.sequence)
-    page = await server.api.slices.aside(
-        lambda: fitting_items((show_envelopes(shown_activity(view), mode) for view in views), size)
-    )
+
+    def shown(view: ActivityView) -> dict[str, Any]:
+        return show_envelopes(shown_activity(view), mode) | part_actions("activities", view, is_open=row.is_open)
+
+    page = await server.api.slices.aside(lambda: fitting_items(map(shown, views), size))
     return {
         **about_run(row),
         "activities": page.items,

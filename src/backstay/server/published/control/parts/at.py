@@ -1,4 +1,4 @@
-"""The state of a run at an event of its history: what it was doing then, and what was open."""
+"""The state of a run at an event of its history: its activity then, and its open steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from backstay.protocol.run_detail import AUTHORITY, shown_activity
 from backstay.protocol.shown_payloads import PayloadMode, show_envelopes, shown_payload
 from backstay.protocol.summaries import shown_summary
 from backstay.protocol.tasks import optional_iso
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.events import no_such_event
 from backstay.server.published.control.parts.selected import (
     about_run,

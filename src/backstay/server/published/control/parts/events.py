@@ -9,8 +9,8 @@ from backstay.codec.errors import PayloadError
 from backstay.kernel.decision import RunRow
 from backstay.protocol.shown_events import blob_of, new_story, single_event
 from backstay.protocol.shown_payloads import payload_text
-from backstay.server.http_errors import HttpError
-from backstay.server.http_messages import HttpRequest, HttpResponse
+from backstay.server.http.errors import HttpError
+from backstay.server.http.messages import HttpRequest, HttpResponse
 from backstay.server.published.control.parts.selected import (
     about_run,
     check_parameters,
@@ -23,7 +23,7 @@ from backstay.server.published.control.parts.selected import (
 )
 from backstay.server.server import Server
 
-LEAD = 100  # events before it that its words are told from
+LEAD = 100  # events before it that its words need
 INLINE = 32 << 10  # bytes of an event that is decoded at once, without a thread
 PART = 64 << 10
 
@@ -34,7 +34,7 @@ async def event(server: Server, request: HttpRequest) -> dict[str, Any] | HttpRe
     row = await selected_run(server, request)
     sequence = checked_number("n", request.params["n"])
     lead = min(LEAD, max(sequence - 1, 0))
-    events = await server.engine.store.history(row.key, sequence - 1 - lead, lead + 1) if sequence else []
+    events = await server.api.stored.history(row.key, sequence - 1 - lead, lead + 1) if sequence else []
     if not events or events[-1].sequence != sequence:
         raise await no_such_event(server, row, sequence)
     *before, entry = events
@@ -51,7 +51,7 @@ async def event(server: Server, request: HttpRequest) -> dict[str, Any] | HttpRe
 
 
 async def no_such_event(server: Server, row: RunRow, sequence: int) -> HttpError:
-    last = await server.engine.store.last_event(row.key)
+    last = await server.api.stored.last_event(row.key)
     end = 0 if last is None else last.sequence
     message = f"run {row.run_id} has no event {sequence}; its events are numbered from 1 to {end}"
     return HttpError(404, "event_not_found", message, **about_run(row), sequence=sequence, last_sequence=end)
@@ -62,7 +62,7 @@ async def _download(
 ) -> dict[str, Any] | HttpResponse:
     """A payload of an event: the whole of its text, or the bytes that are stored."""
     form = choice(request, "form", ("text", "blob"), "text")
-    (entry,) = await server.engine.store.history(row.key, sequence - 1, 1)
+    (entry,) = await server.api.stored.history(row.key, sequence - 1, 1)
     blob = blob_of(entry, row.run_id, field)
     if blob is None:
         known = single_event(entry, row.run_id, new_story(row.workflow_type, row.started_at), quiet=True)
@@ -72,7 +72,7 @@ async def _download(
             text = await server.api.slices.aside(lambda: payload_text(blob).encode())
             return HttpResponse({}, parts=_sent(text), content_type="application/json")
         except PayloadError:
-            pass  # what cannot be decoded is sent as it is stored
+            pass  # a payload that cannot be decoded is sent as it is stored
     return HttpResponse({}, parts=_sent(blob), content_type="application/octet-stream")
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from backstay.kernel.event import Recorded
 from backstay.kernel.views.failures import READS
 from backstay.kernel.views.failures import failures as failures_of
-from backstay.protocol.plain import plain
+from backstay.protocol.run_detail import shown_failure
 from backstay.protocol.shown_payloads import show_envelopes
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
     about_run,
     check_parameters,
@@ -36,11 +36,11 @@ async def failures(server: Server, request: HttpRequest) -> dict[str, Any]:
         told.extend(entry for entry in events if isinstance(entry.event, READS))
 
     await server.api.slices.through(row.key, take, after=after)
-    tasks = [task for task in await server.store.tasks(row.workflow) if task.run == row.key]
+    tasks = [task for task in await server.api.stored.tasks(row.workflow) if task.run == row.key]
 
     def make() -> tuple[int, list[dict[str, Any]], bool]:
         views = failures_of(told, row.run_id, tasks)
-        page = fitting_items((show_envelopes(plain(view), mode) for view in views), size)
+        page = fitting_items((show_envelopes(shown_failure(view), mode) for view in views), size)
         return len(views), page.items, page.more
 
     count, items, more = await server.api.slices.aside(make)

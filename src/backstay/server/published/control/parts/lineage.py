@@ -1,7 +1,7 @@
 """The family of a run as a tree: its parents upwards, its children and continued runs downwards, with their state of now.
 
-Links stand in the histories of the runs, their state in the index. Several levels are answered in one request, up to a number of
-runs and of events that are looked at; what was left out is said.
+Links stand in the histories of the runs, their state in the index. One request returns several levels, up to a number
+of runs and of events; the answer marks omissions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from backstay.kernel.views.lineage import CHILD, READS, Link
 from backstay.kernel.views.lineage import lineage as links_of
 from backstay.protocol.plain import plain
 from backstay.protocol.tasks import optional_iso
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import about_run, check_parameters, part, selected_run
 from backstay.server.published.control.workflow_json import bucket
 from backstay.server.server import Server
@@ -56,7 +56,7 @@ class _Tree:
         self.complete = True  # nothing was left out for its number
 
     def node(self, row: RunRow | None, link: Link | None) -> dict[str, Any]:
-        """A run in the tree. If it does not exist any more, what its relative knows of it."""
+        """A run in the tree. If it no longer exists, the facts that its relative has about it."""
         self.count += 1
         told = {} if link is None else {"link": plain(link)}
         if row is None:
@@ -96,7 +96,7 @@ class _Tree:
         for generation in range(1, depth + 1):
             following: list[RunRow] = []
             for one in level:
-                opening = await self._server.engine.store.history(one.key, 0, 2)
+                opening = await self._server.api.stored.history(one.key, 0, 2)
                 self.looked_at += len(opening)
                 for link in links_of(opening, one.number, {}).parents:
                     if self.count >= self._limit:
@@ -153,7 +153,7 @@ class _Tree:
 
     async def _row(self, namespace: str, link: Link) -> RunRow | None:
         """The run at the other end of a link as the index has it now; of a child its newest run."""
-        store = self._server.engine.store
+        store = self._server.api.stored
         if link.link_type == CHILD and not link.is_primary_parent:
             newest = await store.runs(RunFilter(namespace=namespace, workflow_id=link.workflow_instance_id, limit=1))
             return newest[0] if newest else None

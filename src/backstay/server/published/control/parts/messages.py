@@ -1,4 +1,4 @@
-"""What a run was told: commands with who sent them and from where, and what became of their signals and updates."""
+"""The messages of a run: commands with their sender and origin, and the outcomes of their signals and updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from backstay.protocol.payloads import envelope
 from backstay.protocol.plain import plain
 from backstay.protocol.shown_payloads import PayloadMode, show_envelopes
 from backstay.protocol.tasks import optional_iso
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
     about_run,
     check_parameters,

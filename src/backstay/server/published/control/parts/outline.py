@@ -1,4 +1,4 @@
-"""The outline of a run: its whole timeline as columns of numbers, extended by what is new."""
+"""The outline of a run: its whole timeline as columns of numbers, extended by new events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from backstay.kernel.views.outline import NONE
 from backstay.protocol.history import iso
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import about_run, check_parameters, number, part, selected_run
 from backstay.server.server import Server
 
@@ -14,7 +14,7 @@ ROWS = 20_000  # of all tables together; about 55 bytes each
 
 
 async def outline(server: Server, request: HttpRequest) -> dict[str, Any]:
-    """The timeline of a run as columns; `after` asks for what later events have changed."""
+    """The timeline of a run as columns; `after` requests the changes by later events."""
     check_parameters(request, "after")
     row = await selected_run(server, request)
     after = number(request, "after") or 0

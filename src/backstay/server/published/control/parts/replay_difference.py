@@ -6,7 +6,8 @@ from typing import Any
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.task import Block, Task
-from backstay.server.http_messages import HttpRequest
+from backstay.protocol.run_tasks import shown_blocker
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import about_run, check_parameters, part, selected_run
 from backstay.server.server import Server
 
@@ -18,7 +19,7 @@ async def replay_difference(server: Server, request: HttpRequest) -> dict[str, A
     """The replay block of a run: recorded and replayed steps side by side, and the open runs that have the same block."""
     check_parameters(request)
     row = await selected_run(server, request)
-    task = _blocked(await server.engine.store.tasks(row.workflow), row.key)
+    task = _blocked(await server.api.stored.tasks(row.workflow), row.key)
     if task is None or task.block is None:
         return about_run(row) | {
             "blocked": False,
@@ -41,7 +42,7 @@ async def replay_difference(server: Server, request: HttpRequest) -> dict[str, A
 
 async def _same(server: Server, row: RunRow, block: Block) -> tuple[list[dict[str, Any]], bool]:
     """Other open runs of this type that are blocked for the same reason at the same step; whether all were looked at."""
-    store = server.engine.store
+    store = server.api.stored
     found: list[dict[str, Any]] = []
     candidates = await store.blocked(row.namespace, row.workflow_type, LOOKED_AT)
     for run, workflow, workflow_id, run_id in candidates:
@@ -59,7 +60,7 @@ def _sort(block: Block) -> tuple[str | None, int | None]:
 
 
 def _blocked(tasks: list[Task], run: int) -> Task | None:
-    return next((t for t in tasks if t.run == run and t.block is not None and t.block.replay_blocked), None)
+    return next((t for t in tasks if t.run == run and t.is_blocked), None)
 
 
 def _shown(task: Task, block: Block) -> dict[str, Any]:
@@ -76,7 +77,7 @@ def _shown(task: Task, block: Block) -> dict[str, Any]:
         "resolution_source": block.resolution_source,
         "resolution_error": block.resolution_error,
         "stack_trace": block.stack_trace,
-        "workflow_definition_fingerprint": block.fingerprint,
+        **shown_blocker(task, block),
     }
 
 

@@ -1,4 +1,4 @@
-"""What the routes for parts of a run have in common: which run is meant, and which parameters a request may have."""
+"""The common part of the routes for parts of a run: the selected run, and the allowed parameters."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 from backstay.kernel.decision import RunRow
 from backstay.protocol import requests as ask
 from backstay.protocol.shown_payloads import PayloadMode
-from backstay.server.auth import OPERATOR
-from backstay.server.http_errors import HttpError, invalid
-from backstay.server.http_messages import HttpRequest
+from backstay.server.access.auth import OPERATOR
+from backstay.server.http.errors import HttpError, invalid
+from backstay.server.http.messages import HttpRequest
+from backstay.server.http.router import Handler, Route
 from backstay.server.published.control.workflow_json import find_run
-from backstay.server.router import Handler, Route
 from backstay.server.server import Server
 
-PAGE_BYTES = 1 << 20  # of a page; what is spelled out beside it stays below the same again
+PAGE_BYTES = 1 << 20  # of a page; the texts beside it stay below the same size
 _ALWAYS = ("namespace",)
 
 
@@ -30,7 +30,7 @@ async def selected_run(server: Server, request: HttpRequest) -> RunRow:
     rows = await server.api.call(ask.ListWorkflows(workflow_id=workflow_id, namespace=request.namespace, limit=1))
     if rows:
         return rows[0]
-    if await server.engine.store.find(request.namespace, workflow_id) is None:
+    if await server.api.stored.find(request.namespace, workflow_id) is None:
         message = f"there is no workflow {workflow_id!r} in namespace {request.namespace!r}"
         raise HttpError(404, "instance_not_found", message, workflow_id=workflow_id)
     raise HttpError(409, "instance_not_started", f"workflow {workflow_id!r} has no run yet", workflow_id=workflow_id)
@@ -118,6 +118,6 @@ def fitting_items(items: Iterable[dict[str, Any]], count: int) -> Page:
 
 
 def payload_mode(request: HttpRequest) -> PayloadMode:
-    """How a list shows payloads: as text unless the caller asks for less or for what is stored."""
+    """How a list shows payloads: as text, unless the caller requests less or the stored form."""
     mode = choice(request, "payloads", ("text", "none", "blob"), "text")
     return "none" if quiet(request) else cast(PayloadMode, mode)

@@ -1,4 +1,4 @@
-"""The waits of a run, open ones first: what for, since when, until when, and how they ended."""
+"""The waits of a run, open ones first: kind and target, begin, deadline, and outcome."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from backstay.kernel.event import Recorded
+from backstay.kernel.views.actions import part_actions
 from backstay.kernel.views.waits import Waits, WaitView, back, wait_order
 from backstay.protocol.page_tokens import list_token, token_position
 from backstay.protocol.run_detail import shown_wait
-from backstay.server.http_messages import HttpRequest
+from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
     about_run,
     check_parameters,
@@ -39,7 +40,7 @@ async def waits(server: Server, request: HttpRequest) -> dict[str, Any]:
             collected.add(entry)
 
     await server.api.slices.through(row.key, take)
-    opening = await server.store.opening(row.workflow)
+    opening = await server.api.stored.opening(row.workflow)
     is_current = opening is not None and opening.row.run == row.key
 
     def make() -> tuple[list[dict[str, Any]], str | None, dict[str, int]]:
@@ -49,7 +50,8 @@ async def waits(server: Server, request: HttpRequest) -> dict[str, Any]:
             back(views, opening.tasks, opening.row.next_wake)
         counts = {name: sum(view.status == name for view in views) for name in STATUSES}
         chosen = [view for view in views if status in ("all", view.status) and (not place or _place(view) > place)]
-        page = fitting_items((shown_wait(view) for view in chosen), size)
+        shown = (shown_wait(view) | part_actions("waits", view, is_open=row.is_open) for view in chosen)
+        page = fitting_items(shown, size)
         following = _place(chosen[len(page.items) - 1]) if page.more else None
         return page.items, following, counts
 

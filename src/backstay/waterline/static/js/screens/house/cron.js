@@ -1,8 +1,29 @@
-// Cron expressions in words, for the shapes that people write most. What is not sure to be right is not said.
+// Cron expressions in words, for the shapes that people write most. Any other shape is shown as it is.
 
 const DAYS = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
-const MONTHS = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"];
-const NAMED = /** @type {Record<string, string>} */ ({ "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *", "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *" });
+const MONTHS = [
+  "January",
+  "February",
+  "March",
+  "April",
+  "May",
+  "June",
+  "July",
+  "August",
+  "September",
+  "October",
+  "November",
+  "December",
+];
+const NAMED = /** @type {Record<string, string>} */ ({
+  "@hourly": "0 * * * *",
+  "@daily": "0 0 * * *",
+  "@midnight": "0 0 * * *",
+  "@weekly": "0 0 * * 0",
+  "@monthly": "0 0 1 * *",
+  "@yearly": "0 0 1 1 *",
+  "@annually": "0 0 1 1 *",
+});
 
 /** @param {string} text */
 const pad = (text) => text.padStart(2, "0");
@@ -11,9 +32,23 @@ const listed = (all) => (all.length > 1 ? `${all.slice(0, -1).join(", ")} and ${
 /** Whether a field is plain numbers: `9` or `9,17`. @param {string} field */
 const plain = (field) => /^\d+(,\d+)*$/.test(field);
 
-/** A field of numbers or names as names, or null. @param {string} field @param {string[]} names @param {number} first the number of the first name */
+/**
+ * A field of numbers or names as names, or null.
+ * @param {string} field
+ * @param {string[]} names
+ * @param {number} first the number of the first name
+ */
 function namesOf(field, names, first) {
-  const found = field.split(",").map((one) => names[/^\d+$/.test(one) ? (Number(one) - first) % (first ? 99 : 7) : names.findIndex((name) => name.slice(0, 3).toLowerCase() === one.toLowerCase())]);
+  const found = field
+    .split(",")
+    .map(
+      (one) =>
+        names[
+          /^\d+$/.test(one)
+            ? (Number(one) - first) % (first ? 99 : 7)
+            : names.findIndex((name) => name.slice(0, 3).toLowerCase() === one.toLowerCase())
+        ],
+    );
   return found.every((name) => name !== undefined) ? listed(/** @type {string[]} */ (found)) : null;
 }
 
@@ -30,9 +65,15 @@ function days(day, month, weekday) {
   return months && plain(day) ? `on day ${listed(day.split(","))} of ${months}` : null;
 }
 
-/** A cron expression in words, like "every weekday at 09:00"; null if it has another shape. @param {string} expression @returns {string | null} */
+/**
+ * A cron expression in words, like "every weekday at 09:00"; null if it has another shape.
+ * @param {string} expression
+ * @returns {string | null}
+ */
 export function cronWords(expression) {
-  const [minute = "", hour = "", day = "", month = "", weekday = "", more] = (NAMED[expression.trim()] ?? expression.trim()).split(/\s+/);
+  const [minute = "", hour = "", day = "", month = "", weekday = "", more] = (
+    NAMED[expression.trim()] ?? expression.trim()
+  ).split(/\s+/);
   if (!weekday || more !== undefined) return null;
   const on = days(day, month, weekday);
   if (!on) return null;

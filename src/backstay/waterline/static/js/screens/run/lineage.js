@@ -2,9 +2,15 @@
 
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
-import { badge, empty, held, link, mono, runAddress, time } from "../../parts.js";
+import { badge, empty, held, link, mono, runAddress, time, words } from "../../parts.js";
 import { plural } from "../../words.js";
 
+/** @type {Record<string, string>} */
+const AT_PARENT_CLOSE = {
+  abandon: "keeps running",
+  request_cancel: "gets a cancel request",
+  terminate: "is terminated",
+};
 
 /** @param {import("./page.js").Context} ctx @returns {import("./page.js").Tab} */
 export function tab(ctx) {
@@ -15,29 +21,67 @@ export function tab(ctx) {
   function item(node, children, how) {
     const self = node.run_id === tree.data.run_id;
     const more = (node.children_count ?? 0) - children.length;
-    const notes = [self ? "this run" : how?.link_type === "child_workflow" ? `child, ${how.parent_close_policy} when its parent closes` : how ? "continued" : "", node.run_number > 1 ? `run ${node.run_number}` : "", more > 0 ? `${more} more below` : "", node.exists ? "" : "does not exist any more"];
-    return h("li", { key: node.run_id ?? node.workflow_id },
-      h("div", { class: "kin", "aria-current": self ? "true" : null },
-        badge(node.closed_reason === "continued" ? "continued" : node.status ?? "unknown"),
-        node.exists && !self ? link(`${runAddress(node.workflow_id, node.run_id)}?tab=lineage`, null, mono(node.workflow_id)) : mono(node.workflow_id),
-        mono(node.workflow_type, "second"), h("span", { class: "caption" }, notes.filter(Boolean).join(", ")), time(node.closed_at ?? node.started_at)),
-      children.length ? h("ul", null, children) : null);
+    const notes = [
+      self
+        ? "this run"
+        : how?.link_type === "child_workflow"
+          ? [
+              `child; ${AT_PARENT_CLOSE[how.parent_close_policy] ?? how.parent_close_policy} if the parent closes`,
+              ...Object.entries(how.options ?? {}).map(([name, value]) => `${words(name)}: ${value}`),
+            ].join(", ")
+          : how
+            ? "continued"
+            : "",
+      node.run_number > 1 ? `run ${node.run_number}` : "",
+      more > 0 ? `${more} more below` : "",
+      node.exists ? "" : "no longer exists",
+    ];
+    return h(
+      "li",
+      { key: node.run_id ?? node.workflow_id },
+      h(
+        "div",
+        { class: "kin", "aria-current": self ? "true" : null },
+        badge(node.closed_reason === "continued" ? "continued" : (node.status ?? "unknown")),
+        node.exists && !self
+          ? link(`${runAddress(node.workflow_id, node.run_id)}?tab=lineage`, null, mono(node.workflow_id))
+          : mono(node.workflow_id),
+        mono(node.workflow_type, "second"),
+        h("span", { class: "caption" }, notes.filter(Boolean).join(", ")),
+        time(node.closed_at ?? node.started_at),
+      ),
+      children.length ? h("ul", null, children) : null,
+    );
   }
 
   /** @param {any} node @returns {any} */
   const down = (node) => item(node, node.children.map(down), node.link);
 
-  /** Hang what is known below the parents of a run, up to the first of the family. @param {any[]} parents @param {any} run @param {any} below @returns {any} */
+  /**
+   * Hang what is known below the parents of a run, up to the first of the family.
+   * @param {any[]} parents
+   * @param {any} run
+   * @param {any} below
+   * @returns {any}
+   */
   function up(parents, run, below) {
     const [first, ...others] = parents.filter((parent) => parent.of_run_id === run.run_id);
     return first ? up(parents, first, item(first, [...others.map((other) => item(other, [])), below])) : below;
   }
 
   return {
-    view: () => held(tree, ({ parents, run, runs, complete }) => [
-      h("ul", { class: "lineage", "aria-label": "family of the run" }, up(parents, run, down(run))),
-      runs === 1 ? empty("It has no parent, has started no child, and is its first run.") : null,
-      complete ? null : h("p", { class: "notice" }, `Only ${plural(runs, "run")} of the family are shown: open one of them to see its own.`)]),
+    view: () =>
+      held(tree, ({ parents, run, runs, complete }) => [
+        h("ul", { class: "lineage", "aria-label": "family of the run" }, up(parents, run, down(run))),
+        runs === 1 ? empty("This is the first run of its workflow. It has no parent and no children.") : null,
+        complete
+          ? null
+          : h(
+              "p",
+              { class: "notice" },
+              `Only ${plural(runs, "run")} of the family are shown: open one of them to see its own.`,
+            ),
+      ]),
     moved: () => void tree.load(),
     route: () => void tree.load(),
   };

@@ -1,11 +1,19 @@
-// The outline of a run, as the server tells it in columns of numbers, and what is drawn of it. Times are milliseconds since its start.
+// The outline of a run, as the server tells it in columns of numbers, and what is drawn of it. Times are milliseconds
+// since its start.
 
 /**
- * A durable call. `began` (of its latest attempt), `ended` and `until` are null where there is no such time.
- * @typedef {{first: number, last: number, step: number, kind: string, name: string | null, state: string, group: string | null,
- *   started: number, began: number | null, ended: number | null, until: number | null, attempts: number, tries: Try[]}} Step
+ * A durable call. `note` is what its author says about it, `began` (of its latest attempt), `ended` and `until` are
+ * null where there is no such time.
+ * @typedef
+ * {{first: number, last: number, step: number, kind: string, name: string | null, note: string | null, state: string,
+ * group: string | null,
+ *   started: number, began: number | null, ended: number | null, until: number | null, attempts: number, tries: Try[]}}
+ * Step
  * @typedef {{sequence: number, attempt: number, state: string, began: number | null, ended: number, next: number}} Try
- * @typedef {{first: number, last: number, events: number, leased: number, recorded: number, owner: string | null, attempt: number}} Task
+ * @typedef
+ * {{first: number, last: number, events: number, leased: number, recorded: number, owner: string | null, attempt:
+ * number}}
+ * Task
  * @typedef {{sequence: number, type: string, kind: string, name: string | null, at: number}} Mark
  * @typedef {{from: number, to: number, kind: "bar" | "wait" | "ahead" | "point", tone: string}} Piece
  */
@@ -53,14 +61,25 @@ export class Outline {
     this.origin = Date.parse(answer.origin_at);
     this.through = answer.through;
     this.closed = answer.is_terminal;
-    answer.texts.forEach((/** @type {string} */ text, /** @type {number} */ at) => { this.texts[answer.texts_from + at] = text; });
+    answer.texts.forEach((/** @type {string} */ text, /** @type {number} */ at) => {
+      this.texts[answer.texts_from + at] = text;
+    });
     const text = (/** @type {number} */ n) => (n < 0 ? null : /** @type {string} */ (this.texts[n]));
     const ms = (/** @type {number} */ n) => (n < 0 ? null : n / 1000);
     const { steps, attempts, tasks, marks } = answer;
-    const seen = (/** @type {number} */ at) => { if (at > this.last) this.last = at; };
+    const seen = (/** @type {number} */ at) => {
+      if (at > this.last) this.last = at;
+    };
     for (let row = 0; row < attempts.sequence.length; row++) {
       const of = this.triesOf(attempts.first[row]);
-      const one = { sequence: attempts.sequence[row], attempt: attempts.attempt[row], state: text(attempts.state[row]) ?? "", began: ms(attempts.began[row]), ended: attempts.ended[row] / 1000, next: attempts.next[row] / 1000 };
+      const one = {
+        sequence: attempts.sequence[row],
+        attempt: attempts.attempt[row],
+        state: text(attempts.state[row]) ?? "",
+        began: ms(attempts.began[row]),
+        ended: attempts.ended[row] / 1000,
+        next: attempts.next[row] / 1000,
+      };
       if ((of.at(-1)?.sequence ?? 0) < one.sequence) of.push(one);
     }
     let sorted = true;
@@ -74,21 +93,45 @@ export class Outline {
         this.steps.push(step);
       }
       Object.assign(step, {
-        last: steps.last[row], step: steps.step[row], kind: text(steps.kind[row]), name: text(steps.name[row]), state: text(steps.state[row]), group: text(steps.group[row]),
-        started: steps.started[row] / 1000, began: ms(steps.began[row]), ended: ms(steps.ended[row]), until: ms(steps.until[row]), attempts: steps.attempts[row],
+        last: steps.last[row],
+        step: steps.step[row],
+        kind: text(steps.kind[row]),
+        name: text(steps.name[row]),
+        note: text(steps.note[row]),
+        state: text(steps.state[row]),
+        group: text(steps.group[row]),
+        started: steps.started[row] / 1000,
+        began: ms(steps.began[row]),
+        ended: ms(steps.ended[row]),
+        until: ms(steps.until[row]),
+        attempts: steps.attempts[row],
       });
       seen(step.started + (step.ended ?? step.began ?? step.tries.at(-1)?.ended ?? 0));
     }
     if (!sorted) this.steps.sort((a, b) => a.first - b.first);
     for (let row = 0; row < tasks.first.length; row++) {
       const recorded = tasks.recorded[row] / 1000;
-      const one = { first: tasks.first[row], last: tasks.last[row], events: tasks.events[row], leased: ms(tasks.leased[row]) ?? recorded, recorded, owner: text(tasks.owner[row]), attempt: tasks.attempt[row] };
+      const one = {
+        first: tasks.first[row],
+        last: tasks.last[row],
+        events: tasks.events[row],
+        leased: ms(tasks.leased[row]) ?? recorded,
+        recorded,
+        owner: text(tasks.owner[row]),
+        attempt: tasks.attempt[row],
+      };
       if (this.tasks.at(-1)?.first === one.first) this.tasks.pop();
       this.tasks.push(one);
       seen(recorded);
     }
     for (let row = 0; row < marks.sequence.length; row++) {
-      const one = { sequence: marks.sequence[row], type: text(marks.type[row]) ?? "", kind: text(marks.kind[row]) ?? "", name: text(marks.name[row]), at: marks.at[row] / 1000 };
+      const one = {
+        sequence: marks.sequence[row],
+        type: text(marks.type[row]) ?? "",
+        kind: text(marks.kind[row]) ?? "",
+        name: text(marks.name[row]),
+        at: marks.at[row] / 1000,
+      };
       if ((this.marks.at(-1)?.sequence ?? 0) >= one.sequence) continue;
       this.marks.push(one);
       seen(one.at);
@@ -104,21 +147,38 @@ export class Outline {
     for (const step of this.steps) {
       found.push([step.started, step.started]);
       for (const one of step.tries) found.push([step.started + (one.began ?? one.ended), step.started + one.ended]);
-      if (step.ended !== null) found.push([step.started + (step.kind === "activity" && step.began !== null ? step.began : step.ended), step.started + step.ended]);
+      if (step.ended !== null)
+        found.push([
+          step.started + (step.kind === "activity" && step.began !== null ? step.began : step.ended),
+          step.started + step.ended,
+        ]);
       else if (step.began !== null) found.push([step.started + step.began, step.started + step.began]);
     }
     return found;
   }
 }
 
-const ENDS = /** @type {Record<string, string>} */ ({ completed: "done", failed: "red", timed_out: "red", cancelled: "wait", terminated: "wait", running: "run" });
+const ENDS = /** @type {Record<string, string>} */ ({
+  completed: "done",
+  failed: "red",
+  timed_out: "red",
+  cancelled: "wait",
+  terminated: "wait",
+  running: "run",
+});
 
 /** What is drawn of a step. @param {Step} step @param {number} now @returns {Piece[]} */
 export function pieces(step, now) {
   /** @type {Piece[]} */
   const found = [];
-  const add = (/** @type {number} */ from, /** @type {number} */ to, /** @type {Piece["kind"]} */ kind, /** @type {string} */ tone) => {
-    if (to > from || kind === "bar" || kind === "point") found.push({ from: step.started + from, to: step.started + Math.max(from, to), kind, tone });
+  const add = (
+    /** @type {number} */ from,
+    /** @type {number} */ to,
+    /** @type {Piece["kind"]} */ kind,
+    /** @type {string} */ tone,
+  ) => {
+    if (to > from || kind === "bar" || kind === "point")
+      found.push({ from: step.started + from, to: step.started + Math.max(from, to), kind, tone });
   };
   const present = Math.max(now - step.started, 0);
   const open = step.ended === null;
@@ -140,7 +200,12 @@ export function pieces(step, now) {
     }
   } else {
     const ended = ENDS[step.state];
-    add(0, step.ended ?? present, step.kind === "child" ? "bar" : "wait", step.kind === "child" && !open && ended ? ended : "wait");
+    add(
+      0,
+      step.ended ?? present,
+      step.kind === "child" ? "bar" : "wait",
+      step.kind === "child" && !open && ended ? ended : "wait",
+    );
     if (open) add(present, step.until ?? Infinity, "ahead", "wait");
   }
   return found;
@@ -148,7 +213,11 @@ export function pieces(step, now) {
 
 /**
  * Bars that are drawn over each other are one; there are never more than pixels.
- * @template {{x0: number, x1: number}} T @param {T[]} bars by time @param {number} gap @param {(into: T, from: T) => void} [join] @returns {T[]}
+ * @template {{x0: number, x1: number}} T
+ * @param {T[]} bars by time
+ * @param {number} gap
+ * @param {(into: T, from: T) => void} [join]
+ * @returns {T[]}
  */
 export function merged(bars, gap, join) {
   /** @type {T[]} */

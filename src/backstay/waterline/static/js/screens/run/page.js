@@ -1,4 +1,4 @@
-// A run: what it is, where it stands and why, and everything that is recorded of it in tabs.
+// A run: its state, the reason for it, and tabs with everything that is recorded.
 /** @import { App } from "../../main.js" */
 
 import { Resource, runPath } from "../../api.js";
@@ -16,10 +16,14 @@ import { tab as timeline } from "./timeline.js";
 import { tab as waits } from "./waits.js";
 
 /**
- * What a tab gets, and what it gives: `moved` is called with news of the run, `route` when the query of the address has changed.
- * @typedef {{app: any, id: string, run: string | null, summary: Resource<Api.SummaryAnswer>, why: Resource<Api.WhyAnswer>, update: () => void,
+ * What a tab gets, and what it gives: `moved` is called with news of the run, `route` when the query of the address has
+ * changed.
+ * @typedef
+ * {{app: any, id: string, run: string | null, summary: Resource<Api.SummaryAnswer>, why: Resource<Api.WhyAnswer>,
+ * update: () => void,
  *   part: (name: string, params?: Record<string, any>) => Promise<any>, openEvent: (sequence: number) => void}} Context
- * @typedef {{view: () => any, moved?: (news: import("../../live.js").News) => void, route?: () => void, close?: () => void,
+ * @typedef
+ * {{view: () => any, moved?: (news: import("../../live.js").News) => void, route?: () => void, close?: () => void,
  *   keys?: () => import("../../keys.js").Keys}} Tab
  */
 
@@ -34,8 +38,18 @@ export function open(app) {
   const part = (name, params) => app.api.get(runPath(id, run, name), params);
   /** @type {Context} */
   const ctx = {
-    app, id, run, part, update: app.update,
-    summary: new Resource(() => part("summary"), () => { settled(); app.update(); }),
+    app,
+    id,
+    run,
+    part,
+    update: app.update,
+    summary: new Resource(
+      () => part("summary"),
+      () => {
+        settled();
+        app.update();
+      },
+    ),
     why: new Resource(() => part("why"), app.update),
     openEvent: (sequence) => app.query({ tab: "history", event: String(sequence) }, { replace: false }),
   };
@@ -55,8 +69,13 @@ export function open(app) {
 
   /** @param {import("../../live.js").News} news */
   function reload(news) {
-    // A stream begins with where everything stands. The summary may know that already; what a tab shows may be older than it.
-    if (news.kind !== "moved" || news.data?.run_id !== ctx.summary.data?.run_id || news.data?.sequence !== ctx.summary.data?.events) {
+    // A stream begins with where everything stands. The summary may know that already; what a tab shows may be older
+    // than it.
+    if (
+      news.kind !== "moved" ||
+      news.data?.run_id !== ctx.summary.data?.run_id ||
+      news.data?.sequence !== ctx.summary.data?.events
+    ) {
       void ctx.summary.load();
       void ctx.why.load();
       top.moved();
@@ -64,8 +83,8 @@ export function open(app) {
     for (const one of Object.values(opened)) one.moved?.(news);
   }
 
-  // The sentence counts seconds, and whether there is a worker is no event of the run: ask again now and then, less often the
-  // longer things take.
+  // The sentence counts seconds, and a new worker is not an event of the run: load it again now and then, less often
+  // the longer things take.
   const ticking = setInterval(() => {
     const why = ctx.why.data;
     if (document.visibilityState !== "visible" || gone() || !why) return;
@@ -85,10 +104,23 @@ export function open(app) {
       if (!data && problem) return lost.view(problem);
       return [
         top.view(),
-        gone() ? h("p", { class: "notice", role: "alert" }, "This run has been removed while you looked at it. What you see is what it was. ", link("/waterline/runs", null, "Go to the list of runs"))
-          : problem ? trouble(problem, () => void ctx.summary.load()) : null,
-        h("nav", { class: "tabs", "aria-label": "parts of the run" }, ...Object.keys(TABS).map((one) =>
-          link(address(app, one), { key: one, "aria-current": one === name() ? "page" : null }, capital(one)))),
+        gone()
+          ? h(
+              "p",
+              { class: "notice", role: "alert" },
+              "This run was removed just now. The page shows its last state. ",
+              link("/waterline/runs", null, "Go to the list of runs"),
+            )
+          : problem
+            ? trouble(problem, () => void ctx.summary.load())
+            : null,
+        h(
+          "nav",
+          { class: "tabs", "aria-label": "parts of the run" },
+          ...Object.keys(TABS).map((one) =>
+            link(address(app, one), { key: one, "aria-current": one === name() ? "page" : null }, capital(one)),
+          ),
+        ),
         h("div", { key: name(), class: "tab" }, tab().view()),
       ].flat();
     },

@@ -1,4 +1,5 @@
-// What a list asks for. A filter is a pair of the API's name and a value; the address, a saved view and the box that finds have pairs.
+// The filters of a list. A filter is a pair of the API's name and a value; the address, saved views and the search box
+// have pairs.
 
 import { h } from "../../dom.js";
 import { button, words } from "../../parts.js";
@@ -8,9 +9,19 @@ import { exact } from "../../words.js";
 
 /** Parameters of the address that are no filters. */
 export const OTHERS = ["bucket", "view", "columns", "next_page_token", "bulk", "ns", "sort", "order"];
-const SHORT = /** @type {Record<string, string>} */ ({ type: "workflow_type", id: "instance_id", key: "business_key", build: "compatibility", run: "run_id" });
+const SHORT = /** @type {Record<string, string>} */ ({
+  type: "workflow_type",
+  id: "instance_id",
+  key: "business_key",
+  build: "compatibility",
+  run: "run_id",
+});
 
-/** The fields of the server's definition, those that people ask for first in front. @param {any} definition @returns {any[]} */
+/**
+ * The fields of the server's definition, those that people ask for first in front.
+ * @param {any} definition
+ * @returns {any[]}
+ */
 export const fieldsOf = (definition) => (definition ? [...definition.further_fields, ...definition.fields] : []);
 
 /** The API's name of a field as people write it, or undefined. @param {string} name @param {any} definition */
@@ -18,10 +29,17 @@ export function parameter(name, definition) {
   const [, kind, key] = /^(label|attribute)\.(.+)$/.exec(name) ?? [];
   if (kind) return `${kind}[${key}]`;
   const full = SHORT[name] ?? name;
-  return definition?.ranges.includes(full) || fieldsOf(definition).some((field) => field.field === full) ? full : undefined;
+  return definition?.ranges.includes(full) || fieldsOf(definition).some((field) => field.field === full)
+    ? full
+    : undefined;
 }
 
-/** `type:order state:blocked abc` as pairs; what is no `field:value` is looked for. @param {string} text @param {any} definition @returns {Pairs} */
+/**
+ * `type:order state:blocked abc` as pairs; what is no `field:value` is looked for.
+ * @param {string} text
+ * @param {any} definition
+ * @returns {Pairs}
+ */
 export function parse(text, definition) {
   /** @type {Pairs} */
   const pairs = [];
@@ -37,14 +55,30 @@ export function parse(text, definition) {
 
 /** @param {URLSearchParams} query @param {any} definition @returns {Pairs} */
 export const ofQuery = (query, definition) =>
-  [...query].filter(([name, value]) => !OTHERS.includes(name) && value).flatMap(([name, value]) => (name === "q" ? parse(value, definition) : [[name, value]]));
+  [...query]
+    .filter(([name, value]) => !OTHERS.includes(name) && value)
+    .flatMap(([name, value]) => (name === "q" ? parse(value, definition) : [[name, value]]));
 
 /** @param {any} view @returns {Pairs} */
 export const ofView = (view) =>
-  [["filters", "*"], ["labels", "label[*]"], ["attributes", "attribute[*]"]].flatMap(([part = "", name = ""]) =>
-    Object.entries(view?.[part] ?? {}).flatMap(([key, value]) => (part === "filters" && OTHERS.includes(key) ? [] : [value].flat().map((one) => /** @type {[string, string]} */ ([name.replace("*", key), String(one)])))));
+  [
+    ["filters", "*"],
+    ["labels", "label[*]"],
+    ["attributes", "attribute[*]"],
+  ].flatMap(([part = "", name = ""]) =>
+    Object.entries(view?.[part] ?? {}).flatMap(([key, value]) =>
+      part === "filters" && OTHERS.includes(key)
+        ? []
+        : [value].flat().map((one) => /** @type {[string, string]} */ ([name.replace("*", key), String(one)])),
+    ),
+  );
 
-/** Both together, as the server joins them: for a field of both, those of the address count. @param {Pairs} own @param {Pairs} under @returns {Pairs} */
+/**
+ * Both together, as the server joins them: for a field of both, those of the address count.
+ * @param {Pairs} own
+ * @param {Pairs} under
+ * @returns {Pairs}
+ */
 export const over = (own, under) => [...under.filter(([name]) => !own.some(([other]) => other === name)), ...own];
 
 /** @param {Pairs} pairs @returns {Record<string, string[]>} */
@@ -65,12 +99,25 @@ export function asView(pairs) {
   return made;
 }
 
-/** The filters that count, each with a button that takes it away. @param {Pairs} pairs @param {any} definition @param {(pair: [string, string]) => void} remove */
+/**
+ * The active filters, each with a button that removes it.
+ * @param {Pairs} pairs
+ * @param {any} definition
+ * @param {(pair: [string, string]) => void} remove
+ */
 export const chips = (pairs, definition, remove) =>
   pairs.map((pair) => {
     const [name, value] = pair;
-    const label = fieldsOf(definition).find((field) => field.field === name)?.label.toLowerCase() ?? (name === "q" ? "finds" : words(name).replace(/\[(.*)\]$/, " $1"));
+    const label =
+      fieldsOf(definition)
+        .find((field) => field.field === name)
+        ?.label.toLowerCase() ?? (name === "q" ? "finds" : words(name).replace(/\[(.*)\]$/, " $1"));
     const text = /_(after|before)$/.test(name) ? exact(value).replace(".000", "") : value;
-    return h("span", { class: "chip", key: `${name} ${value}` }, h("span", { class: "second" }, label), h("bdi", { class: "mono clip", title: text }, text),
-      button("✕", () => remove(pair), { "aria-label": `remove ${label} ${text}` }));
+    return h(
+      "span",
+      { class: "chip", key: `${name} ${value}` },
+      h("span", { class: "second" }, label),
+      h("bdi", { class: "mono clip", title: text }, text),
+      button("✕", () => remove(pair), { "aria-label": `remove ${label} ${text}` }),
+    );
   });

@@ -1,4 +1,4 @@
-// The box that finds runs: by the beginning of an id, a type, a business key, or `field:value`, with suggestions.
+// The search box for runs: by the beginning of an id, a type, a business key, or `field:value`, with suggestions.
 /** @import { App } from "../../main.js" */
 
 import { h } from "../../dom.js";
@@ -10,7 +10,12 @@ const FIRST = ["type", "state", "attention", "queue", "key", "id", "label.", "at
 const COMPLETED = ["instance_id", "workflow_type", "business_key", "queue", "compatibility"];
 const quoted = (/** @type {string} */ text) => (/\s/.test(text) ? `"${text}"` : text);
 
-/** @param {App} app @param {() => any} definition @param {() => string} current what is looked for @param {(text: string) => void} find */
+/**
+ * @param {App} app
+ * @param {() => any} definition
+ * @param {() => string} current what is looked for
+ * @param {(text: string) => void} find
+ */
 export function searchBox(app, definition, current, find) {
   /** @type {string | null} what was typed and is not looked for yet */
   let typed = null;
@@ -20,24 +25,46 @@ export function searchBox(app, definition, current, find) {
   let turn = 0;
 
   /** @param {string} field @param {string} prefix @returns {Promise<string[]>} */
-  const ask = (field, prefix) => app.api.get("/api/suggest", { field, prefix, limit: 6 }).then((/** @type {any} */ found) => found.suggestions, () => []);
+  const ask = (field, prefix) =>
+    app.api.get("/api/suggest", { field, prefix, limit: 6 }).then(
+      (/** @type {any} */ found) => found.suggestions,
+      () => [],
+    );
 
   /** What may follow. @param {string} text @returns {Promise<Offer[]>} */
   async function offersFor(text) {
     const [, before = "", last = ""] = /^(.*?)(\S*)$/s.exec(text) ?? [];
     const [, name = "", prefix = ""] = /^([\w.-]+):"?(.*)$/.exec(last) ?? [];
     const made = (/** @type {string[]} */ values, /** @type {string} */ begin, /** @type {string} */ hint) =>
-      values.map((value) => ({ text: before + begin + quoted(value), label: hint === "field" ? begin + value : value, hint }));
+      values.map((value) => ({
+        text: before + begin + quoted(value),
+        label: hint === "field" ? begin + value : value,
+        hint,
+      }));
     const field = parameter(name, definition());
     if (field) {
       const options = fieldsOf(definition()).find((one) => one.field === field)?.options ?? [];
       const inside = field.replace(/\[(.*)\]$/, ":$1");
-      const values = options.length || !(inside !== field || COMPLETED.includes(field)) ? options.map((/** @type {any} */ one) => one.value).filter((/** @type {string} */ one) => one.startsWith(prefix)) : await ask(inside, prefix);
+      const values =
+        options.length || !(inside !== field || COMPLETED.includes(field))
+          ? options
+              .map((/** @type {any} */ one) => one.value)
+              .filter((/** @type {string} */ one) => one.startsWith(prefix))
+          : await ask(inside, prefix);
       return made(values, `${name}:`, name);
     }
     const [, kind = "", key = ""] = /^(label|attribute)\.(.*)$/.exec(last) ?? [];
-    if (kind) return made((await ask(kind, key)).map((one) => `${one}:`), `${kind}.`, "field");
-    const fields = made(FIRST.filter((one) => one.startsWith(last)).map((one) => (one.endsWith(".") ? one : `${one}:`)), "", "field");
+    if (kind)
+      return made(
+        (await ask(kind, key)).map((one) => `${one}:`),
+        `${kind}.`,
+        "field",
+      );
+    const fields = made(
+      FIRST.filter((one) => one.startsWith(last)).map((one) => (one.endsWith(".") ? one : `${one}:`)),
+      "",
+      "field",
+    );
     if (!last) return fields;
     const [types, ids] = await Promise.all([ask("workflow_type", last), ask("instance_id", last)]);
     return [...fields, ...made(types, "type:", "type"), ...made(ids, "", "id")];
@@ -68,7 +95,8 @@ export function searchBox(app, definition, current, find) {
   }
 
   /** @param {Offer} offer */
-  const take = (offer) => (offer.hint === "field" ? void input(offer.text) : submit(offer.text)); // after a field its value is still to be said
+  // After a field its value is still to be said.
+  const take = (offer) => (offer.hint === "field" ? void input(offer.text) : submit(offer.text));
 
   /** @param {any} event */
   function key(event) {
@@ -85,17 +113,72 @@ export function searchBox(app, definition, current, find) {
     app.update();
   }
 
-  const view = () => h("form", { class: "finder", role: "search", "aria-label": "runs", on: { submit: (event) => { event.preventDefault(); submit(event.target.elements.box.value); } } },
-    h("input", {
-      type: "search", id: "box", role: "combobox", autocomplete: "off", spellcheck: "false", maxlength: 400, "aria-label": "find runs", "aria-expanded": String(offers.length > 0), "aria-autocomplete": "list", "aria-controls": "offers",
-      "aria-activedescendant": at >= 0 ? `offer-${at}` : null, placeholder: "id, type or key; or type:order state:blocked label.team:shop", prop: { value: typed ?? current() },
-      on: { input: (event) => (event.target.value || !current() ? void input(event.target.value) : submit("")), focus: (event) => { if (!event.target.value) void input(""); }, blur: () => { offers = []; turn += 1; app.update(); }, keydown: key },
-    }),
-    h("ul", { id: "offers", role: "listbox", "aria-label": "suggestions", hidden: !offers.length }, ...offers.map((offer, index) =>
-      h("li", { id: `offer-${index}`, role: "option", "aria-selected": String(index === at), on: { pointerdown: (event) => { event.preventDefault(); take(offer); } } },
-        h("bdi", { class: "mono clip" }, offer.label), h("span", { class: "caption" }, offer.hint)))));
+  const view = () =>
+    h(
+      "form",
+      {
+        class: "finder",
+        role: "search",
+        "aria-label": "runs",
+        on: {
+          submit: (event) => {
+            event.preventDefault();
+            submit(event.target.elements.box.value);
+          },
+        },
+      },
+      h("input", {
+        type: "search",
+        id: "box",
+        role: "combobox",
+        autocomplete: "off",
+        spellcheck: "false",
+        maxlength: 400,
+        "aria-label": "find runs",
+        "aria-expanded": String(offers.length > 0),
+        "aria-autocomplete": "list",
+        "aria-controls": "offers",
+        "aria-activedescendant": at >= 0 ? `offer-${at}` : null,
+        placeholder: "id, type or key; or type:order state:blocked label.team:shop",
+        prop: { value: typed ?? current() },
+        on: {
+          input: (event) => (event.target.value || !current() ? void input(event.target.value) : submit("")),
+          focus: (event) => {
+            if (!event.target.value) void input("");
+          },
+          blur: () => {
+            offers = [];
+            turn += 1;
+            app.update();
+          },
+          keydown: key,
+        },
+      }),
+      h(
+        "ul",
+        { id: "offers", role: "listbox", "aria-label": "suggestions", hidden: !offers.length },
+        ...offers.map((offer, index) =>
+          h(
+            "li",
+            {
+              id: `offer-${index}`,
+              role: "option",
+              "aria-selected": String(index === at),
+              on: {
+                pointerdown: (event) => {
+                  event.preventDefault();
+                  take(offer);
+                },
+              },
+            },
+            h("bdi", { class: "mono clip" }, offer.label),
+            h("span", { class: "caption" }, offer.hint),
+          ),
+        ),
+      ),
+    );
 
-  /** Begin a filter: the field is written, its value is to be said. @param {string} text */
+  /** Begin a filter: the field is set, its value comes next. @param {string} text */
   function begin(text) {
     document.getElementById("box")?.focus();
     void input(text);

@@ -1,0 +1,1 @@
+"""Integrations of Backstay in frameworks. Nothing of Backstay imports these modules."""

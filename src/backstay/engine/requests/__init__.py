@@ -1,0 +1,1 @@
+"""The engine's API: requests of clients and workers become messages and replies."""

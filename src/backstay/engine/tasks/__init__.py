@@ -1,0 +1,1 @@
+"""Tasks: matching of ready tasks and workers, leases, and delivery."""

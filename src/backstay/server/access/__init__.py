@@ -1,0 +1,1 @@
+"""Access: authentication of callers, their roles, and hidden payloads."""

@@ -1,0 +1,1 @@
+"""HTTP: connections, parsing, routing, and the checks that every request passes."""

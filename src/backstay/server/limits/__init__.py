@@ -1,0 +1,1 @@
+"""Limits of task queues and of storage: admission, shares between servers, retention."""

@@ -1,0 +1,1 @@
+"""Workers of the server: their types, heartbeats and sessions, and the queries that they answer."""

@@ -1,0 +1,27 @@
+"""Tests of workflows: the real engine in memory, on a clock that jumps.
+
+    with TestBackstay(register=[order, charge]) as app:
+        receipt = app.fake(charge, returns="receipt")
+        assert app.execute(order, "o-1", 42) == "receipt"  # also if it sleeps for a month
+
+It needs no test runner. A plugin for pytest (`backstay.contrib.pytest_plugin`) is installed with Backstay.
+"""
+
+from __future__ import annotations
+
+from backstay.testing.app import AsyncTestBackstay
+from backstay.testing.assertions import HistoryAssertion, assert_history
+from backstay.testing.doubles import Fake, FakeCall, MadeToFail
+from backstay.testing.sync_app import TestBackstay
+from backstay.testing.waiting_transport import Stuck
+
+__all__ = [
+    "AsyncTestBackstay",
+    "Fake",
+    "FakeCall",
+    "HistoryAssertion",
+    "MadeToFail",
+    "Stuck",
+    "TestBackstay",
+    "assert_history",
+]
