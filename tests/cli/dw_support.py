@@ -108,6 +108,15 @@ class Dev:
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
 
+    def wait_for_all(self, *texts: str) -> None:
+        """Wait for lines with these texts, which two processes print in any order."""
+        begin, last = self._read, self._read
+        for text in texts:
+            self._read = begin
+            self.wait(text)
+            last = max(last, self._read)
+        self._read = last
+
     def wait(self, text: str) -> str:
         """The next line with this text, behind the last one waited for."""
         deadline = time.monotonic() + PATIENCE

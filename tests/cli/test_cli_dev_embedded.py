@@ -53,8 +53,7 @@ def test_without_the_extra_a_second_one_waits_for_the_first_to_end(place: Place)
     second = place.dev("shop.py")  # one with a server: either waits for the other
     second.wait("is the engine of this database")
     assert first.interrupt() == 0
-    second.wait("the other engine is gone; this one has taken over")
-    second.wait("ready")
+    second.wait_for_all("the other engine is gone; this one has taken over", "ready")
     third = place.dev_without_server("shop.py")
     third.wait("is the engine of this database")
     assert second.interrupt() == 0

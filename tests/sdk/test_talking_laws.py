@@ -26,6 +26,7 @@ from backstay.kernel.features.update import CompleteUpdate, FailUpdate, Update
 from backstay.kernel.features.workflow_task import CompleteWorkflowTask, WorkflowAssignment, events_shown
 from backstay.kernel.task import Lease, Task
 from backstay.protocol.commands import Inquiry
+from backstay.sdk.author.workflow import definition_of
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.queries import answer_from, answer_on
 from backstay.sdk.replay.reactions import REACTIONS
@@ -417,6 +418,34 @@ def test_a_task_is_for_the_update_that_it_names_whatever_history_has_first(named
     live_run.abandon()
     assert drive.live is not None
     drive.live.abandon()
+
+
+@workflow(type="program", unchecked=True)
+class Hurried(Waiting):
+    def handle(self, program: Any) -> None:
+        continue_as_new(Hurried, program)
+
+
+@pytest.mark.contract("UPD-04")
+def test_code_that_ends_before_a_recorded_update_is_blocked() -> None:
+    """Its effect would be lost: the caller has the answer, and what continues knows nothing of it."""
+    drive = TalkingDrive(Waiting, [], [0], threaded=False)
+    drive.message(Update(name="told", arguments=dumps([5]), values=[5]))
+    while (task := next(iter(drive.flow.tasks.values()))).resume.workflow_update_id is not None:
+        drive.act(task)
+    assert [entry.type for entry in drive.history][-2:] == ["UpdateApplied", "UpdateCompleted"]
+    assert drive.live is not None
+    drive.live.abandon()
+    (task,) = drive.flow.tasks.values()
+    drive.definition = definition_of(Hurried)
+    hurried = drive.live_run(task)
+    hurried.resume(drive.history, drive.flow.cursor)
+    assert hurried.block is not None
+    assert (hurried.block.reason, hurried.block.message) == (
+        "history_shape_mismatch",
+        "history has update 'told', which the code does not take before it ends",
+    )
+    hurried.abandon()
 
 
 def _failure_id(handled: Handled) -> str:

@@ -374,6 +374,11 @@ def applied(live_run: LiveRun, entry: Recorded) -> None:
     if event.update_id in asked.applied:
         asked.applied.discard(event.update_id)
         return
+    if live_run.closing is not None:
+        # Other code took the update while it waited for something. The answer is given, so the effect must not be lost.
+        ended = f"history has update {event.update_name!r}, which the code does not take before it ends"
+        live_run.block = _diverged(live_run, ended)
+        return
     member = handlers_of(live_run).updates.get(event.update_name)
     if member is None:
         live_run.block = _diverged(live_run, f"history has update {event.update_name!r}, which the code no longer has")
