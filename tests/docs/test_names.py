@@ -20,8 +20,9 @@ ELSEWHERE = {"TaskGroup", "CardDeclined", "RetryPolicy", "Replayer", "AsyncResul
     "TestClient",
     "TransactionTestCase",
     "TestCase",
+    "QueueHandler",
 }
-PUBLIC = ("backstay", "backstay.contrib.django", "backstay.testing")
+PUBLIC = ("backstay", "backstay.contrib.django", "backstay.logging", "backstay.testing")
 FOR_AUTHORS = [page for page in PAGES if page.parent.name in ("how-to", "tutorial") or page.name == "README.md"]
 
 

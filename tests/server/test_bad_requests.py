@@ -12,8 +12,8 @@ from urllib.parse import quote
 
 import pytest
 
-from backstay.cli.logs import LogFormatter
 from backstay.kernel.message import Refused
+from backstay.logging import LogFormatter
 from backstay.server.http.errors import refusal_error
 from backstay.server.routes import ROUTES
 

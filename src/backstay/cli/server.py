@@ -9,8 +9,8 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
-from backstay.cli.logs import log_to_stderr
 from backstay.cli.problems import CliError, as_problems
+from backstay.logging import log_to_stderr
 from backstay.server.settings_reference import flag_help
 
 

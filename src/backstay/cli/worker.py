@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from backstay.cli import options
-from backstay.cli.logs import log_to_stderr
 from backstay.cli.problems import CliError, as_problems
+from backstay.logging import log_to_stderr
 
 
 @click.command(name="worker")

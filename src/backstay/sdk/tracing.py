@@ -28,6 +28,16 @@ def is_imported() -> bool:
     return "opentelemetry.trace" in sys.modules
 
 
+def current_ids() -> dict[str, str]:
+    """The ids of the current span, as log records and other systems write them. Empty if there is none."""
+    if not is_imported():
+        return {}
+    from opentelemetry import trace
+
+    found = trace.get_current_span().get_span_context()
+    return {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"} if found.is_valid else {}
+
+
 def outgoing(what: str) -> str | None:
     """The trace that a start belongs to: of the current span, or of a new one if a provider is set."""
     if not is_imported():

@@ -22,6 +22,7 @@ from backstay.engine.tasks.matching import Matching
 from backstay.engine.tasks.refused_completions import Submits
 from backstay.engine.tasks.remote_workers import RemoteWorker
 from backstay.kernel.decision import Decision
+from backstay.kernel.views import log_ids
 
 log = logging.getLogger("backstay.engine")
 
@@ -131,4 +132,8 @@ class Effects:
 
 def log_failed_effect(entry: CachedInstance) -> None:
     """The decision stays on disk, and the effects of others go on."""
-    log.exception("workflow %s: an effect of a committed decision failed", entry.instance.workflow_id)
+    log.exception(
+        "workflow %s: an effect of a committed decision failed",
+        entry.instance.workflow_id,
+        extra=log_ids.of_instance(entry.instance),
+    )

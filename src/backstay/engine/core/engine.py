@@ -45,6 +45,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Instance
 from backstay.kernel.turn import Turn
 from backstay.kernel.values import SECOND, Micros, Routing, partition_of
+from backstay.kernel.views import log_ids
 from backstay.runtime_hooks import after_fork_in_child
 from backstay.store import Store
 from backstay.store.errors import ForkedEngine, Unavailable
@@ -239,7 +240,12 @@ class Engine:
             return
         except Exception as error:
             # A bug. The state may be half folded, so it is thrown away; none of it was written.
-            log.exception("workflow %s: deciding %s failed", entry.instance.workflow_id, type(message).__name__)
+            log.exception(
+                "workflow %s: deciding %s failed",
+                entry.instance.workflow_id,
+                type(message).__name__,
+                extra=log_ids.of_instance(entry.instance),
+            )
             self.rollback.release_slots(turn.granted[0 if item is None else len(item.assignments) :])
             self.discard(entry)
             if reply is not None:

@@ -19,6 +19,7 @@ from backstay.kernel.state import Instance, Moment, Run
 from backstay.kernel.task import Task
 from backstay.kernel.turn import add_task_deadlines
 from backstay.kernel.values import Micros
+from backstay.kernel.views import log_ids
 from backstay.store import Loaded, Opening, Ready, Store
 from backstay.store.errors import Unavailable
 
@@ -162,7 +163,7 @@ class Loading:
                 error = damage
         if entry is None:
             if isinstance(error, HistoryDamaged):
-                log.error("%s", error)
+                log.error("%s", error, extra=log_ids.of_damage(error))
             if not isinstance(error, (Refused, Unavailable)):
                 self.on_damage(key)
             for message, reply, again in waiting:

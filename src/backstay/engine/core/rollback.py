@@ -32,6 +32,7 @@ from backstay.kernel.features.deadline import Due
 from backstay.kernel.message import Message
 from backstay.kernel.state import Instance
 from backstay.kernel.task import Task
+from backstay.kernel.views import log_ids
 from backstay.store import Applied
 from backstay.store.errors import Unavailable
 
@@ -120,7 +121,12 @@ class Rollback:
             self._engine.submit(instance.key, message.with_record(record), reply)
 
     def _refuse(self, instance: Instance, reply: Reply | None, error: Exception) -> None:
-        log.error("workflow %s: a decision could not be written: %r", instance.workflow_id, error)
+        log.error(
+            "workflow %s: a decision could not be written: %r",
+            instance.workflow_id,
+            error,
+            extra=log_ids.of_instance(instance),
+        )
         if reply is not None:
             reply(None, error)
 

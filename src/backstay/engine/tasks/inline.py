@@ -32,6 +32,7 @@ from backstay.kernel.message import Message, Refused
 from backstay.kernel.state import Run
 from backstay.kernel.task import Lease
 from backstay.kernel.values import LEASE
+from backstay.kernel.views import log_ids
 from backstay.store import Ready, Store
 from backstay.store.errors import Unavailable
 
@@ -119,7 +120,9 @@ class InlineCode:
                 try:
                     self._activate(entry, task_id, executor)
                 except HistoryDamaged as damage:
-                    log.error("%s", damage)  # this run stays where it is; the rest of the batch goes on
+                    log.error(
+                        "%s", damage, extra=log_ids.of_damage(damage)
+                    )  # this run stays where it is; the rest of the batch goes on
                 except Unavailable as error:
                     self._cannot_replay(entry, task_id, error)
                 if is_stolen and not entry.inflight:
@@ -213,7 +216,12 @@ class InlineCode:
         self._engine.keep_flushing()
 
     def _cannot_replay(self, entry: CachedInstance, task_id: str, error: Unavailable) -> None:
-        log.error("workflow %s cannot be replayed now: %s", entry.instance.workflow_id, error)
+        log.error(
+            "workflow %s cannot be replayed now: %s",
+            entry.instance.workflow_id,
+            error,
+            extra=log_ids.of_instance(entry.instance),
+        )
         self._engine.submit_later(entry.instance.key, Offer(task_id=task_id))
 
     def _replay(
@@ -292,7 +300,12 @@ class InlineCode:
     ) -> None:
         """Drop live code whose completion was refused: it is ahead of its history."""
         if isinstance(error, Refused):
-            log.warning("workflow %s: its completion was refused: %s", entry.instance.workflow_id, error)
+            log.warning(
+                "workflow %s: its completion was refused: %s",
+                entry.instance.workflow_id,
+                error,
+                extra=log_ids.of_instance(entry.instance),
+            )
             self._engine.discard(entry)
             if isinstance(message, CompleteWorkflowTask):
                 note_refusal(self._engine, entry.instance.key, message, error)

@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from backstay.kernel.features.activity import ActivityAssignment, Progress
+from backstay.kernel.views import log_ids
 from backstay.sdk.errors import ActivityCancelled, BackstayError
-from backstay.sdk.worker.failure_log import ids_of_attempt
 
 _DETAIL = (str, int, float, bool, type(None))
 _LONGEST = 2000  # characters of a detail
@@ -75,7 +75,7 @@ class Attempt:
     @property
     def ids(self) -> dict[str, Any]:
         """The fields of log records of this attempt."""
-        return ids_of_attempt(self._assignment)
+        return log_ids.of_attempt(self._assignment)
 
     @property
     def idempotency_key(self) -> str:

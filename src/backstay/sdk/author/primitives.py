@@ -23,11 +23,11 @@ from backstay.kernel.features.side_effect import RecordSideEffect
 from backstay.kernel.features.version import DEFAULT_VERSION, RecordVersionMarker, VersionMarkerRecorded, is_fresh
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Block
+from backstay.kernel.views import log_ids
 from backstay.sdk.author.attempt import current_attempt
 from backstay.sdk.author.options import is_whole
 from backstay.sdk.replay.live_run import LiveRun
 from backstay.sdk.replay.workflow_greenlet import Readonly, current_greenlet, current_run, required_run
-from backstay.sdk.worker.failure_log import ids_of_run
 
 T = TypeVar("T")
 
@@ -269,7 +269,7 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
         live_run = current_run()
         attempt = current_attempt() if live_run is None else None
         if live_run is not None:
-            kwargs["extra"] = {**ids_of_run(live_run.assignment), **(kwargs.get("extra") or {})}
+            kwargs["extra"] = {**log_ids.of_task(live_run.assignment), **(kwargs.get("extra") or {})}
         elif attempt is not None:
             kwargs["extra"] = {**attempt.ids, **(kwargs.get("extra") or {})}
         return msg, kwargs

@@ -24,6 +24,7 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Refused
 from backstay.kernel.task import Task
+from backstay.kernel.views import log_ids
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 from backstay.protocol.native.events import unpack
@@ -248,7 +249,13 @@ class RemoteHost:
         try:
             self.executor.deliver(assignment)
         except Exception as error:  # a bug of ours: only this attempt fails
-            log.error("activity %r cannot be started (task %s)", assignment.activity_type, task.id, exc_info=error)
+            log.error(
+                "activity %r cannot be started (task %s)",
+                assignment.activity_type,
+                task.id,
+                exc_info=error,
+                extra=log_ids.of_attempt(assignment),
+            )
             failed = FailActivity(
                 step=assignment.step,
                 attempt=assignment.attempt_number,

@@ -13,6 +13,7 @@ from backstay.kernel.features.workflow_task import CompleteWorkflowTask, FailWor
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block
 from backstay.kernel.values import attempt_id
+from backstay.kernel.views import log_ids
 from backstay.protocol.native import worker as wire
 from backstay.protocol.native.client import Refusal
 from backstay.sdk.remote.bounds import Bounds
@@ -144,7 +145,12 @@ class Reports:
             self._on_sticky_state(run, assignment.run_id, answer, pending)
             _reply(answer, reply)
             if answer.refused is not None:
-                log.warning("workflow %s: completion refused: %s", assignment.workflow_id, answer.refused.message)
+                log.warning(
+                    "workflow %s: completion refused: %s",
+                    assignment.workflow_id,
+                    answer.refused.message,
+                    extra=log_ids.of_task(assignment),
+                )
 
         pending = PendingReport(done, message.task_id, run, answered)
         self._queue(pending)

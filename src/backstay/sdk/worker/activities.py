@@ -28,6 +28,7 @@ from backstay.kernel.features.activity import (
     Progress,
 )
 from backstay.kernel.message import Message
+from backstay.kernel.views import log_ids
 from backstay.sdk import tracing
 from backstay.sdk.author.activity import error_type
 from backstay.sdk.author.attempt import Attempt, set_current
@@ -261,7 +262,13 @@ class ActivityRunner:
             failure = self._registry.exceptions.failure(error)
         except BaseException as worse:  # the attempt has ended anyway, and must be reported
             name = type(error).__qualname__
-            log.error("activity %r raised %s, which cannot be recorded", assignment.activity_type, name, exc_info=worse)
+            log.error(
+                "activity %r raised %s, which cannot be recorded",
+                assignment.activity_type,
+                name,
+                exc_info=worse,
+                extra=log_ids.of_attempt(assignment),
+            )
             failure = Failure(message=f"<{name} that cannot be recorded>", exception_type=error_type(type(error)))
         fatal = assignment.retry_policy.non_retryable_error_types
         if unencodable or (fatal and any(error_type(kind) in fatal for kind in type(error).__mro__)):

@@ -36,6 +36,7 @@ from backstay.kernel.fleet import WorkerIdentity
 from backstay.kernel.machine import Machine
 from backstay.kernel.message import Message, Refused
 from backstay.kernel.task import Block, Lease, Task
+from backstay.kernel.views import log_ids
 from backstay.protocol.commands import Inquiry
 from backstay.sdk.errors import WorkflowInterrupted
 from backstay.sdk.replay.guard import guard_of
@@ -258,7 +259,12 @@ class WorkerExecutor:
 
     def broke(self, live_run: LiveRun, error: BaseException) -> None:
         """Block a run after an error of the SDK, which fails the task and not the engine."""
-        log.error("running the code of workflow %s failed", live_run.assignment.workflow_id, exc_info=error)
+        log.error(
+            "running the code of workflow %s failed",
+            live_run.assignment.workflow_id,
+            exc_info=error,
+            extra=log_ids.of_task(live_run.assignment),
+        )
         live_run.block = Block(message=f"the worker failed: {error!r}", type=type(error).__name__)
 
     def report(self, live_run: LiveRun, assignment: WorkflowAssignment, lease: Lease | None) -> Message:
@@ -386,7 +392,9 @@ class WorkerExecutor:
 
     def _cannot_run(self, assignment: WorkflowAssignment, error: Exception) -> None:
         """Release a task whose history cannot be read now, so that it is offered again."""
-        log.error("workflow %s cannot be replayed now: %s", assignment.workflow_id, error)
+        log.error(
+            "workflow %s cannot be replayed now: %s", assignment.workflow_id, error, extra=log_ids.of_task(assignment)
+        )
         self.holding.discard(assignment.task.id)
         self.host.release_hold(assignment.task.workflow)
         self.host.on_given_up(assignment.task)
@@ -412,7 +420,12 @@ class WorkerExecutor:
 
         def reported(value: object, error: BaseException | None) -> None:
             if error is not None:
-                log.warning("workflow %s: completion refused: %s", assignment.workflow_id, error)
+                log.warning(
+                    "workflow %s: completion refused: %s",
+                    assignment.workflow_id,
+                    error,
+                    extra=log_ids.of_task(assignment),
+                )
                 self.forget(assignment.run_key)
                 self.host.on_given_up(assignment.task)
 

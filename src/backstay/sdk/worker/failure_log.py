@@ -12,28 +12,10 @@ from typing import Any
 
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import ActivityAssignment
-from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.kernel.views import log_ids
 from backstay.sdk.replay.live_run import LiveRun
 
 log = logging.getLogger("backstay.failures")
-
-
-def ids_of_attempt(assignment: ActivityAssignment) -> dict[str, Any]:
-    return {
-        "workflow_id": assignment.workflow_id,
-        "run_id": assignment.run_id,
-        "activity_type": assignment.activity_type,
-        "step": assignment.step,
-        "attempt": assignment.attempt_number,
-    }
-
-
-def ids_of_run(assignment: WorkflowAssignment) -> dict[str, Any]:
-    return {
-        "workflow_id": assignment.workflow_id,
-        "run_id": assignment.run_id,
-        "workflow_type": assignment.workflow_type,
-    }
 
 
 def attempt_failed(assignment: ActivityAssignment, error: BaseException, failure: Failure) -> None:
@@ -56,7 +38,7 @@ def attempt_failed(assignment: ActivityAssignment, error: BaseException, failure
         assignment.workflow_id,
         assignment.run_id,
         exc_info=_trimmed(error),
-        extra=ids_of_attempt(assignment),
+        extra=log_ids.of_attempt(assignment),
     )
 
 
@@ -65,7 +47,7 @@ def timed_out(live_run: LiveRun, message: str) -> None:
     if _happens(live_run):
         task = live_run.assignment
         told = "%s (workflow %r, run %s)"
-        log.error(told, message, task.workflow_id, task.run_id, extra=ids_of_run(task))
+        log.error(told, message, task.workflow_id, task.run_id, extra=log_ids.of_task(task))
 
 
 def workflow_failed(live_run: LiveRun, error: BaseException, message: str) -> None:
@@ -91,7 +73,7 @@ def _of_run(level: int, what: str, live_run: LiveRun, error: BaseException, mess
         task.workflow_type,
         task.run_id,
         exc_info=_trimmed(error),
-        extra={**ids_of_run(task), **more},
+        extra={**log_ids.of_task(task), **more},
     )
 
 

@@ -230,7 +230,8 @@ def _served(settings: Settings) -> list[Route]:
 
 def error_response(request: HttpRequest, error: Exception) -> HttpResponse:
     """The response to a request that failed with this error."""
-    http_error = to_http_error(error, f"{request.method} {request.path!r}")
+    where = f"{request.method} {request.path!r}"
+    http_error = to_http_error(error, where, request.headers.get("traceparent"))
     return HttpResponse(http_error.body(), http_error.status, last=http_error.last)
 
 

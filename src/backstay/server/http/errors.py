@@ -11,6 +11,7 @@ import msgspec
 from backstay.kernel.event import HistoryDamaged
 from backstay.kernel.message import Refused
 from backstay.kernel.task import NO_HISTORY
+from backstay.kernel.views import log_ids
 from backstay.protocol.history import iso
 from backstay.protocol.redaction import RedactionFailed
 from backstay.store.errors import StoreError, Unavailable
@@ -130,8 +131,9 @@ def undecodable(error: msgspec.MsgspecError) -> HttpError:
     return invalid(field, f"{field}: {why[0].lower()}{why[1:]}")
 
 
-def to_http_error(error: Exception, where: str) -> HttpError:
-    """The error response to any exception. Bugs of the server and damaged histories are logged; `where` names the request."""
+def to_http_error(error: Exception, where: str, traceparent: str | None = None) -> HttpError:
+    """The error response to any exception. Bugs of the server and damaged histories are logged: `where` names the request, and
+    `traceparent` the trace of its caller."""
     match error:
         case HttpError():
             return error
@@ -143,7 +145,7 @@ def to_http_error(error: Exception, where: str) -> HttpError:
         case RedactionFailed():
             return HttpError(500, "export_redaction_failed", str(error))
         case HistoryDamaged():
-            log.error("%s: %s", where, error)
+            log.error("%s: %s", where, error, extra=log_ids.of_damage(error) | log_ids.of_trace(traceparent))
             # Not a 5xx: clients would repeat the request, which does not help.
             return HttpError(
                 409,
@@ -161,7 +163,7 @@ def to_http_error(error: Exception, where: str) -> HttpError:
         case StoreError():
             return HttpError(500, "storage_error", str(error))
         case _:
-            log.error("%s failed", where, exc_info=error)
+            log.error("%s failed", where, exc_info=error, extra=log_ids.of_trace(traceparent))
             return HttpError(500, "internal_error", "the server made a mistake; its log says more")
 
 

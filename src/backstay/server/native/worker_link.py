@@ -39,6 +39,7 @@ from backstay.kernel.features.workflow_task import WorkflowAssignment
 from backstay.kernel.fleet import definition_id
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND
+from backstay.kernel.views import log_ids
 from backstay.protocol.native import worker as wire
 from backstay.server.native.deliveries import Deliveries, size_of_arguments
 from backstay.server.native.held_leases import HeldLeases
@@ -322,11 +323,12 @@ class WorkerLink:
                 assignment.workflow_id,
                 assignment.task.id,
                 error,
+                extra=log_ids.of_task(assignment),
             )
             self.server.release(assignment.task, begun=False)
             return
         except HistoryDamaged as damage:
-            log.error("%s", damage)
+            log.error("%s", damage, extra=log_ids.of_damage(damage))
             return
         if self.station.held.get(assignment.task.id) is not None and not self.closed:
             self.put(lease, size)
