@@ -309,3 +309,18 @@ async def test_the_command_line_prints_it(tmp_path: Path) -> None:
         assert len(lines.splitlines()) == 3
         wrong = await asyncio.to_thread(CliRunner().invoke, dw, ["audit", "--from", "then", "--db", str(database)])
         assert (wrong.exit_code, "must be a time" in wrong.output) == (2, True)
+
+
+async def test_automatic_starts_are_left_out_on_request() -> None:
+    async with serving() as api:
+        await api.start()
+        plan = {"spec": {"cron_expressions": ["0 2 * * *"]}, "action": {"workflow_type": "order"}}
+        await api.control("POST", "/schedules", {"schedule_id": "nightly", **plan})
+        await api.control("POST", "/schedules/nightly/trigger", {})
+        while not await entries(api, "source=schedule"):
+            await later(api)  # the schedule starts its run with a message of its own
+        people = [(e["command_type"], e["source"]) for e in await entries(api, "automatic_starts=0")]
+        assert people == [("trigger_schedule", "http"), ("create_schedule", "http"), ("start", "http")]
+        assert [e["source"] for e in await entries(api, "automatic_starts=1&source=schedule")] == ["schedule"]
+        wrong = await api.control("GET", "/audit?automatic_starts=perhaps")
+        assert (wrong.status_code, wrong.json()["field"]) == (422, "automatic_starts")

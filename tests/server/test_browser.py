@@ -331,9 +331,10 @@ async def test_a_worker_has_no_business_in_a_browser() -> None:
 
 @pytest.mark.parametrize("secret", [None, "", "nonsense", "a" * 5000])
 async def test_without_a_session_the_server_says_how_to_get_one(secret: str | None) -> None:
-    async with serving() as api:
+    async with serving(environment_name="production", environment_colour="#aa0000") as api:
         answer = await ask(api, secret, path="/api/session")
         assert (answer.status_code, answer.json()["authentication"]) == (401, "token")
+        assert answer.json()["environment"] == {"name": "production", "colour": "#aa0000"}
         assert "dw token create --role viewer" in answer.json()["remediation"]
         assert (await ask(api, secret, "DELETE", "/api/session")).status_code == 401
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import httpx
 from playwright.sync_api import Page, Request, Route, expect
 
 from .conftest import NewPage
-from .kit import Complaints, ServerProcess, settled, until
+from .kit import ADMIN, Complaints, ServerProcess, settled, until
 
 TABS = 10
 
@@ -110,6 +111,16 @@ def test_an_environment_has_a_name_and_a_colour(lone: ServerProcess, new_page: N
     banner = page.locator(".environment")
     expect(banner).to_have_text("production")
     expect(banner).to_have_css("color", "rgb(179, 38, 30)")
+
+
+def test_the_sign_in_names_product_and_environment(tmp_path: Path, new_page: NewPage, complaints: Complaints) -> None:
+    complaints.allow("401")
+    named = {"DW_TOKEN": ADMIN, "DW_ENVIRONMENT_NAME": "production"}
+    with ServerProcess(tmp_path, environment=named) as server:
+        page = new_page(base_url=server.url)
+        page.goto("/waterline/runs")
+        expect(page.get_by_label("Token")).to_be_visible()
+        expect(page.locator(".product")).to_have_text(re.compile("Backstay Waterline ?production"))
 
 
 def test_what_is_gone_is_not_listened_for(page: Page, complaints: Complaints) -> None:

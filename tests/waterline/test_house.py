@@ -218,6 +218,21 @@ def test_liveness_is_proven_passes_are_rehearsed_and_the_audit_knows(served: Ser
     assert "workflow_id=r-1" in page.url
 
 
+def test_the_audit_shows_what_people_did_and_automatic_starts_on_request(page: Page) -> None:
+    page.goto("/waterline/system?section=audit")
+    entries = page.get_by_role("region", name="audit")
+    expect(entries.get_by_role("link", name="nightly").first).to_be_visible()
+    started = entries.get_by_role("link", name="schedule:nightly:trigger:1")
+    expect(started).to_have_count(0)
+    page.get_by_label("Starts by schedules and workflows").check()
+    expect(started).to_be_visible()
+    assert "automatic=1" in page.url
+    page.get_by_label("Starts by schedules and workflows").uncheck()
+    expect(started).to_have_count(0)
+    page.get_by_label("source").select_option("schedule")
+    expect(started).to_be_visible()
+
+
 def test_nodes_are_listed_and_one_is_drained(postgresql_url: str, tmp_path: Path, new_page: NewPage) -> None:
     options = ("--store", postgresql_url, "--auth", "none", "--node-name")
     with ServerProcess(tmp_path, *options, "left") as one, ServerProcess(tmp_path, *options, "right"):
@@ -312,6 +327,7 @@ def test_who_signs_in_comes_back_to_the_same_address_and_can_leave(
     complaints.allow("401")
     page = new_page(base_url=guarded.url)
     page.goto("/waterline/system?section=server")
+    expect(page.get_by_text("Backstay Waterline")).to_be_visible()
     assert axe(page) == []
     page.get_by_label("Token").fill("no such token")
     press(page, "Sign in")

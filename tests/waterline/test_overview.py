@@ -53,9 +53,9 @@ def test_a_stuck_run_is_found_from_the_overview(page: Page) -> None:
 def test_the_window_is_in_the_address_and_charts_are_tables_too(page: Page) -> None:
     page.goto(f"{HERE}?window=1h")
     flow = panel(page, "Flow")
-    expect(flow.get_by_role("img", name="Runs of the last 1 h")).to_be_visible()
+    expect(flow.get_by_role("img", name="Runs of the last 15 min")).to_be_visible()
     flow.get_by_role("button", name="7 d").click()
-    expect(flow.get_by_role("img", name="Runs of the last 7 d")).to_be_visible()
+    expect(flow.get_by_role("img", name="Runs of the last 1 d")).to_be_visible()
     assert asked(page) == {"window": ["7d"]}
     flow.get_by_role("button", name="Show as table").click()
     expect(flow.get_by_role("columnheader", name="failed")).to_be_visible()
@@ -64,7 +64,23 @@ def test_the_window_is_in_the_address_and_charts_are_tables_too(page: Page) -> N
     expect(flow.get_by_role("button", name="7 d")).to_have_attribute("aria-pressed", "true")
     expect(flow.get_by_role("columnheader", name="failed")).to_be_visible()
     page.go_back()
-    expect(flow.get_by_role("img", name="Runs of the last 1 h")).to_be_visible()
+    expect(flow.get_by_role("img", name="Runs of the last 15 min")).to_be_visible()
+
+
+def test_charts_are_as_long_as_what_they_show(page: Page, world: World) -> None:
+    """The world is minutes old: without a window in the address, its hour is shown, from its first run on."""
+    page.goto(HERE)
+    flow = panel(page, "Flow")
+    expect(flow.get_by_role("button", name="1 h")).to_have_attribute("aria-pressed", "true")
+    expect(flow.get_by_role("img", name="Runs of the last 15 min")).to_be_visible()
+    day = world.get("/overview", params={"window": "24h"})
+    points = day["series"]["points"]
+    for hours, shown in ((20, "21 h"), (24, "24 h"), (3, "6 h")):
+        began = [point | {"started": int(at == 24 - hours)} for at, point in enumerate(points)]
+        answer(page, world, series=day["series"] | {"points": began}, totals=day["totals"] | {"started": 1})
+        page.goto(HERE)
+        expect(flow.get_by_role("img", name=f"Runs of the last {shown}", exact=True)).to_be_visible()
+        expect(flow.get_by_role("button", name="24 h")).to_have_attribute("aria-pressed", "true")
 
 
 def test_queues_types_and_wakes_lead_on(page: Page, world: World) -> None:
@@ -122,9 +138,31 @@ def test_retries_are_tried_now_after_a_look_at_what_that_writes(lone: ServerProc
         expect(dialog.get_by_label("what would be written")).to_contain_text("ActivityRetryRequested late-1")
         dialog.get_by_role("button", name="Retry now: 1 run").click()
         expect(dialog).to_have_count(0)
-        expect(page.get_by_role("status").filter(has_text="Retry now: 1 run")).to_have_count(1)
+        done = page.get_by_role("group", name="what was done")
+        expect(done).to_contain_text("Retry now: 1 run: 1 retry dispatched.")
+        done.get_by_role("link", name="What became of each run").click()
+        expect(page.get_by_role("region", name="what was done")).to_contain_text("late-1")
     (operation,) = lone.get("/bulk")["bulk_operations"]
     assert (operation["action"], operation["total"]) == ("retry_now", 1)
+
+
+def test_what_was_refused_is_said_where_it_was_pressed(page: Page, world: World) -> None:
+    page.route(
+        "**/api/bulk",
+        lambda route: route.fulfill(status=202, json={"bulk_id": "b-1"}) if route.request.method == "POST" else None,
+    )
+    told = {"status": "completed", "total": 130, "done": 130, "accepted": 120, "rejected": 10, "failed": 0}
+    told |= {"outcomes": {"retry_dispatched": 120, "rejected": 10}, "reasons": {"activity_attempt_running": 10}}
+    page.route(
+        "**/api/bulk/b-1?*",
+        lambda route: route.fulfill(json=told | {"bulk_id": "b-1", "ended_at": "2026-01-01T00:00:00Z", "results": []}),
+    )
+    page.goto(HERE)
+    panel(page, "Needs attention").get_by_role("button", name="Retry now").click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("Retry now: ")).click()
+    done = page.get_by_role("group", name="what was done")
+    expect(done).to_contain_text("120 retry dispatched, 10 refused (activity attempt running)")
+    expect(done.get_by_role("link")).to_have_attribute("href", "/waterline/runs?bulk=b-1")
 
 
 def test_an_empty_server_teaches_the_first_steps(lone: ServerProcess, new_page: NewPage) -> None:

@@ -102,6 +102,8 @@ def test_what_the_server_refuses_is_said_at_its_field(page: Page, world: World, 
     price.fill('{"cents": -1}')
     send.click()
     expect(form.get_by_role("alert")).to_contain_text("an expense costs something")
+    refused = page.get_by_role("row", name=re.compile("update amend.*an expense costs something"))
+    expect(refused).to_contain_text("rejected")
     price.fill('{"cents": 9223372036854775807}')
     form.get_by_role("checkbox", name="null").check()
     send.click()

@@ -220,6 +220,17 @@ def test_older_pages_have_an_address(lone: ServerProcess, new_page: NewPage) -> 
     expect(ids(page).first).to_have_text("run-59")
 
 
+def test_an_order_that_looked_at_a_part_says_so(page: Page, world: World) -> None:
+    page.goto("/waterline/runs?sort=duration")
+    said = page.get_by_text("Sorted among the newest")
+    expect(page.get_by_role("table", name="runs")).to_be_visible()
+    expect(said).to_have_count(0)
+    body = world.get("/flows/all", params={"sort": "duration"}) | {"sorted_among": 1000}
+    page.route("**/api/flows/all?*", lambda route: route.fulfill(json=body))
+    page.goto("/waterline/runs?sort=duration")
+    expect(said).to_contain_text("1,000 runs only: an older run may belong above these")
+
+
 def test_the_first_run_comes_into_an_empty_list(lone: ServerProcess, new_page: NewPage) -> None:
     page = new_page(base_url=lone.url)
     settled(page, "/waterline/runs")

@@ -30,6 +30,12 @@ from backstay.cli.problems import CliError
 @click.option("--from", "since", metavar="TIME", help="Only from this time on, such as 2026-01-31T12:00:00Z.")
 @click.option("--to", "until", metavar="TIME", help="Only before this time.")
 @click.option(
+    "--no-automatic-starts",
+    "automatic_starts",
+    flag_value="0",
+    help="Leave out starts by schedules and workflows.",
+)
+@click.option(
     "--limit", metavar="N", type=click.IntRange(1, 200), default=50, show_default=True, help="Show N entries."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
@@ -39,6 +45,7 @@ def command(path: options.Place, namespace: str, limit: int, as_json: bool, **fi
     \b
     Examples:
       dw audit
+      dw audit --no-automatic-starts
       dw audit --id order-42
       dw audit --type cancel --from 2026-01-31T00:00:00Z
       dw audit --token-id 01J9ZK3Y8Q5T4W6X7V8B9N0M1P --json
@@ -75,6 +82,7 @@ def _read(path: str, namespace: str, given: dict[str, str], limit: int) -> tuple
             except ValueError:
                 raise CliError(f"--{name} must be a time such as 2026-01-31T12:00:00Z") from None
     wanted: dict[str, Any] = {name: value for name, value in given.items() if name not in ("from", "to")}
+    wanted["automatic_starts"] = wanted.pop("automatic_starts", "1") == "1"
     with StoreReader(path) as reader:
         kept = [entry.body for entry in reader.get(reader.store.kept(KIND)) if entry.body]
         actions = [msgspec.json.decode(body, type=SystemAction) for body in kept]

@@ -25,12 +25,13 @@ class ListedRun(Struct, frozen=True, kw_only=True):
 
 class FoundRuns(Struct, frozen=True, kw_only=True):
     """One page. `end`: where the next one begins. Without it the list is at its end; if it is not `complete` then, it has an
-    order of its own and covers only the runs that were looked at."""
+    order of its own and covers only the runs that were looked at. `is_part`: the order is of these alone."""
 
     runs: list[ListedRun]
     looked_at: int
     complete: bool
     end: RunPlace | None = None
+    is_part: bool = False
 
 
 class CountedRuns(Struct, frozen=True, kw_only=True):

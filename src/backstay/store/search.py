@@ -55,12 +55,14 @@ class FoundRun(NamedTuple):
 
 
 class SearchedRuns(NamedTuple):
-    """`end`: where to look on; None: everything has been looked at, or the list has an order of its own and looks no farther."""
+    """`end`: where to look on; None: everything has been looked at, or the list has an order of its own and looks no farther.
+    `is_part`: it has an order of its own, and the bound left out runs that may come before these."""
 
     found: list[FoundRun]
     looked_at: int
     complete: bool
     end: RunPlace | None
+    is_part: bool = False
 
 
 class Arm(NamedTuple):
@@ -153,11 +155,12 @@ def _ended(
     answer = yield f"select count(*), {passed}, {pick}(key), max(key) from ({window}) as looked", [*given, *looked]
     whole, looked_at, end, top = answer[0]
     if last is not None:
-        return SearchedRuns(runs, looked_at, False, RunPlace(last.value, last.row.key, None if in_order else top))
+        place = RunPlace(last.value, last.row.key, None if in_order else top)
+        return SearchedRuns(runs, looked_at, False, place, not in_order and whole >= bound)
     if whole < bound:
         return SearchedRuns(runs, whole, True, None)
     if not in_order:
-        return SearchedRuns(runs, whole, False, None)
+        return SearchedRuns(runs, whole, False, None, is_part=True)
     if by_closing:
         edge = yield (
             f"select at, key from ({window}) as looked order by 1 {_rest(query)}, 2 {_rest(query)} limit 1",

@@ -63,6 +63,7 @@ class RunSearch:
                 looked_at=page.looked_at,
                 complete=page.complete,
                 end=page.end,
+                is_part=page.is_part,
             )
         small = await self._store.search(query, request.after, SMALL, SMALL, self._now, views=False, whole=True)
         if small.complete:
@@ -86,7 +87,7 @@ class RunSearch:
             after = page.end
             late = self._engine.world.ticks() - began > ENOUGH
             if after is None or len(found) == limit or looked >= LOOKED_AT or late:
-                return FoundRuns(runs=found, looked_at=looked, complete=page.complete, end=after)
+                return FoundRuns(runs=found, looked_at=looked, complete=page.complete, end=after, is_part=page.is_part)
 
     async def count(self, request: CountRuns) -> CountedRuns:
         query, group_by = replace(request.query, sort="started", descending=True), request.group_by

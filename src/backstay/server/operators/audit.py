@@ -48,6 +48,7 @@ class AuditFilter(Struct, frozen=True, kw_only=True):
     since: Micros | None = None
     until: Micros | None = None
     bound: bool = False  # to the namespace: entries about the whole server are not shown
+    automatic_starts: bool = True  # starts by schedules and by workflows, which may be most of all commands
 
 
 class AuditPage(Struct, frozen=True, kw_only=True):
@@ -184,6 +185,7 @@ def _matches(command: LoggedCommand, where: AuditFilter) -> bool:
     about: dict[str, Any] = record.context.get("request") or {}
     return (
         command.namespace.removesuffix(_SCHEDULES) == where.namespace
+        and (where.automatic_starts or not _is_automatic_start(command))
         and where.command_type in (None, record.command_type)
         and where.status in (None, record.status)
         and where.source in (None, record.source)
@@ -192,6 +194,10 @@ def _matches(command: LoggedCommand, where: AuditFilter) -> bool:
         and (where.since is None or (record.at or 0) >= where.since)
         and (where.until is None or (record.at or 0) < where.until)
     )
+
+
+def _is_automatic_start(command: LoggedCommand) -> bool:
+    return command.record.command_type == "start" and command.record.source in ("schedule", "workflow")
 
 
 def _done_here(action: SystemAction, where: AuditFilter) -> bool:

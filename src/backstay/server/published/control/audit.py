@@ -17,7 +17,7 @@ from backstay.server.operators.audit import PAGE, PAGE_MAX, AuditFilter, audit_p
 from backstay.server.server import Server
 
 FILTERS = ("command_type", "status", "token_id", "caller", "source", "workflow_id")
-PARAMETERS = (*FILTERS, "from", "to", "page_size", "next_page_token", "namespace")
+PARAMETERS = (*FILTERS, "from", "to", "automatic_starts", "page_size", "next_page_token", "namespace")
 STATUSES = ("accepted", "rejected", "unreadable")
 
 
@@ -46,6 +46,7 @@ async def audit(server: Server, request: HttpRequest) -> AuditAnswer:
         since=_moment(request, "from"),
         until=_moment(request, "to"),
         bound=request.bound is not None,
+        automatic_starts=bool(request.integer("automatic_starts", 1, 0, 1)),
         **{name: query.get(name) or None for name in FILTERS},
     )
     if where.since is not None and where.until is not None and where.since >= where.until:

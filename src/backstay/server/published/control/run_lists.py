@@ -91,6 +91,9 @@ class RunsAnswer(ListAnswer, frozen=True, kw_only=True):
     flows: list[ListedRunAnswer]
     flow_count: int
     next_page_token: str | None
+    sorted_among: Annotated[
+        int | None, Meta(description="How many runs the order is of, if these are not all that match; else null.")
+    ]
 
 
 class GroupCount(Struct, frozen=True, kw_only=True):
@@ -171,6 +174,7 @@ async def flows(server: Server, request: HttpRequest) -> RunsAnswer:
         complete=found.complete,
         namespace=request.namespace,
         next_page_token=page_token(asked.query, found.end),
+        sorted_among=found.looked_at if found.is_part else None,
         visibility_filters=asked.echo(),
     )
 

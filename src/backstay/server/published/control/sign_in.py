@@ -186,7 +186,11 @@ def _caller(server: Server, request: HttpRequest) -> Caller:
     try:
         return server.access.authenticator.caller(request.headers)
     except HttpError as error:
-        error.fields |= {"authentication": server.settings.auth, "remediation": _how_to(server)}
+        error.fields |= {
+            "authentication": server.settings.auth,
+            "remediation": _how_to(server),
+            "environment": asdict(_environment(server)),
+        }
         raise
 
 
@@ -213,10 +217,14 @@ def _shown(server: Server, caller: Caller) -> SessionAnswer:
         payloads=caller.payloads,
         signed_in_at=optional_iso(None if session is None else session.created_at),
         expires_at=optional_iso(None if session is None else session.expires_at),
-        environment=EnvironmentAnswer(name=settings.environment_name, colour=settings.environment_colour),
+        environment=_environment(server),
         server_id=settings.server_id,
         version=version("backstay"),
     )
+
+
+def _environment(server: Server) -> EnvironmentAnswer:
+    return EnvironmentAnswer(name=server.settings.environment_name, colour=server.settings.environment_colour)
 
 
 def _cookie(cookie: str) -> tuple[tuple[bytes, bytes], ...]:

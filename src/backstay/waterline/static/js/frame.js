@@ -2,7 +2,7 @@
 /** @import { App } from "./main.js" */
 
 import { h } from "./dom.js";
-import { button, capital, link } from "./parts.js";
+import { button, capital, environmentSign, link } from "./parts.js";
 import { isAbsolute } from "./words.js";
 
 export const PLACES = /** @type {[string, string, string][]} name, address, key */ ([
@@ -21,7 +21,6 @@ export const PLACES = /** @type {[string, string, string][]} name, address, key 
 
 /** The bar above the screen. @param {Frame} frame */
 export function bar({ app, reached, streaming, namespaces, find, signOut, arrive }) {
-  const environment = app.session.environment ?? {};
   return h(
     "div",
     { class: "top" },
@@ -34,9 +33,7 @@ export function bar({ app, reached, streaming, namespaces, find, signOut, arrive
         h("span", { "aria-hidden": "true" }, "≋"),
         "Waterline",
       ),
-      environment.name
-        ? h("span", { class: "environment mono", style: { color: environment.colour ?? "inherit" } }, environment.name)
-        : null,
+      environmentSign(app.session.environment),
       h(
         "nav",
         { "aria-label": "screens" },

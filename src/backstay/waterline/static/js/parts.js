@@ -230,6 +230,12 @@ export const reach = ({ session: { default_namespace: usual, authentication } })
 export const workerCommand = (app, queue) =>
   `dw worker FILE ${reach(app)}${!queue || queue === "default" ? "" : ` --queue ${word(queue)}`}`;
 
+/** The name of this installation, in its colour. @param {Api.EnvironmentAnswer | null | undefined} environment */
+export const environmentSign = (environment) =>
+  environment?.name
+    ? h("span", { class: "environment mono", style: { color: environment.colour ?? "inherit" } }, environment.name)
+    : null;
+
 /** A link within the page. @param {string} to @param {any} props @param {...any} children */
 export const link = (to, props, ...children) => h("a", { ...props, href: placed(to) }, ...children);
 

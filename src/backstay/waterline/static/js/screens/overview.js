@@ -6,10 +6,11 @@ import { h } from "../dom.js";
 import { held } from "../parts.js";
 import { certificate } from "./overview/certificate.js";
 import { flow, tide } from "./overview/charts.js";
-import { WINDOWS } from "./overview/figures.js";
+import { isYoung, WINDOWS } from "./overview/figures.js";
 import { first } from "./overview/first.js";
 import { needs } from "./overview/needs.js";
 import { queues, spending, types } from "./overview/tables.js";
+import { operation } from "./operation.js";
 
 const RARELY = 60_000; // histories are read for it
 const IDLE = 15_000; // what depends on the clock or on workers changes without a commit
@@ -19,7 +20,10 @@ export function open(app) {
   let [took, ended, due, again, closed, said] = [0, 0, Infinity, false, false, ""];
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
-  const period = () => WINDOWS.find(([name]) => name === app.route.query.get("window"))?.[0] ?? "24h";
+  let fitting = "24h"; // the window that shows everything there is, if that is little
+  const chosen = () => WINDOWS.find(([name]) => name === app.route.query.get("window"))?.[0];
+  const period = () => chosen() ?? fitting;
+  const done = operation(app);
   const pause = () => Math.max(1000, 10 * took);
 
   /** @type {string[]} */
@@ -28,9 +32,7 @@ export function open(app) {
   const overview = new Resource(async () => {
     const began = performance.now();
     try {
-      const answer = /** @type {Api.Get<"/api/overview"> & {first?: boolean}} */ (
-        await app.api.get("/api/overview", { window: period() })
-      );
+      const answer = await inWindow();
       if (!answer.certificate && answer.engine === "here")
         answer.certificate = await app.api.get("/api/system/liveness");
       answer.first =
@@ -48,6 +50,22 @@ export function open(app) {
     }
   }, app.update);
 
+  /** The overview in the window that is asked for, else in one that fits the age of what it shows. */
+  async function inWindow() {
+    const read = async (/** @type {string} */ window) =>
+      /** @type {Api.Get<"/api/overview"> & {first?: boolean}} */ (await app.api.get("/api/overview", { window }));
+    const day = await read(period());
+    if (chosen()) return day;
+    if (fitting === "1h") {
+      if (!isYoung(day)) fitting = "24h";
+      return fitting === "1h" ? day : read(fitting);
+    }
+    const hour = isYoung(day) ? await read("1h") : null;
+    if (hour?.totals.started !== day.totals.started) return day;
+    fitting = "1h";
+    return hour;
+  }
+
   /** Ask again after so long, if that is not planned for earlier. @param {number} after */
   function plan(after) {
     if (closed || performance.now() + after >= due) return;
@@ -60,9 +78,10 @@ export function open(app) {
     }, after);
   }
 
-  /** Something was pressed. @param {string} label */
-  function pressed(label) {
-    app.announce((said = `Done: ${label}`));
+  /** Something was pressed. @param {string} label @param {string} [bulk] the operation that it began */
+  function pressed(label, bulk) {
+    if (bulk) done.begun(bulk, label);
+    else app.announce((said = `Done: ${label}`));
     again = true;
     void overview.load();
   }
@@ -70,8 +89,10 @@ export function open(app) {
   void overview.load();
   return {
     title: () => "Overview",
-    topics: () => ["overview"],
-    moved() {
+    topics: () => ["overview", ...done.topics()],
+    moved(news) {
+      done.moved(news);
+      if (news.kind === "moved" && news.topic !== "overview") return;
       // Stored views follow a commit a little later, so it is asked twice; never for more than a tenth of the time.
       again = true;
       plan(Math.max(0, ended + pause() - performance.now()));
@@ -79,6 +100,7 @@ export function open(app) {
     route: () => void (overview.data?.window === period() || overview.load()),
     close() {
       closed = true;
+      done.close();
       clearTimeout(timer);
     },
     view: () =>
@@ -91,6 +113,7 @@ export function open(app) {
             : [
                 certificate(data),
                 needs(app, data, said, pressed),
+                done.view(),
                 flow(app, data, period()),
                 h("div", { class: "pair", key: "pair" }, queues(data), types(data), tide(app, data)),
                 data.types.count ? spending(spent) : null,

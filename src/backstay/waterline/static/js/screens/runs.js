@@ -32,6 +32,7 @@ export function open(app) {
       next: found.next_page_token,
       complete: found.complete,
       looked: found.looked_at,
+      among: found.sorted_among,
       fresh: 0,
     });
   }, update);

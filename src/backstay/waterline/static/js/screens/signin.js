@@ -3,7 +3,7 @@
 
 import { api, asProblem } from "../api.js";
 import { h } from "../dom.js";
-import { trouble } from "../parts.js";
+import { environmentSign, trouble } from "../parts.js";
 
 /** @type {{problem: import("../api.js").Problem | null, busy: boolean}} */
 const state = { problem: null, busy: false };
@@ -21,6 +21,12 @@ export function signIn(app, stopped, begin) {
   return h(
     "main",
     { class: "signin" },
+    h(
+      "p",
+      { class: "product" },
+      h("span", { class: "brand" }, h("span", { "aria-hidden": "true" }, "≋ "), "Backstay Waterline"),
+      environmentSign(stopped.body.environment),
+    ),
     h("h1", null, "Sign in"),
     h("p", { class: "second" }, stopped.body.remediation ?? ""),
     h(

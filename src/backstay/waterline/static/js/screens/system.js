@@ -6,7 +6,7 @@ import { h } from "../dom.js";
 import { capital, link } from "../parts.js";
 import { get, tableKeys } from "./house/kit.js";
 import { access } from "./system/access.js";
-import { audit, FILTERS } from "./system/audit.js";
+import { asking, audit } from "./system/audit.js";
 import { health } from "./system/health.js";
 import { maintenance } from "./system/maintenance.js";
 import { server } from "./system/server.js";
@@ -31,7 +31,7 @@ export function open(app) {
   const query = (/** @type {string} */ name) => app.route.query.get(name);
   const section = () => query("section") ?? "health";
   const all = /** @type {All} */ (Object.fromEntries(PATHS.map((path) => [path, get(app, `/api/${path}`)])));
-  const filters = () => Object.fromEntries(FILTERS.map((name) => [name, query(name)]));
+  const filters = () => asking(query);
   // An unhealthy server replies with status 503 and the same body.
   all["system/health"] = new Resource(
     () =>

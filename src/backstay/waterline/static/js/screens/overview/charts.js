@@ -4,8 +4,8 @@
 import { bars, chartTable } from "../../chart.js";
 import { h } from "../../dom.js";
 import { button, panel, time } from "../../parts.js";
-import { count, plural } from "../../words.js";
-import { about, KINDS, percent, WINDOWS } from "./figures.js";
+import { count, plural, span } from "../../words.js";
+import { about, firstOf, KINDS, LEAST, percent, WINDOWS } from "./figures.js";
 
 /** @param {App} app @param {string} name @param {any} chart */
 function charted(app, name, chart) {
@@ -23,12 +23,15 @@ function tables(app, name) {
 
 /**
  * @param {App} app
- * @param {{series: {since: string, interval_seconds: number, points: any[]}, totals: any, window: string}} data
+ * @param {Api.OverviewAnswer} data
  * @param {string} period the window that is asked for
  */
 export function flow(app, { series: { since, interval_seconds, points }, totals, window: shown }, period) {
   const [, label, ticks] = WINDOWS.find(([name]) => name === shown) ?? ["", "", 4];
-  const kinds = KINDS.map(([name, tone]) => ({ name, tone, values: points.map((point) => point[name]) }));
+  // Before the first run nothing is drawn, so that a chart is as long as what it has to show.
+  const from = Math.max(0, Math.min(firstOf(points) - 1, points.length - (LEAST[shown] ?? points.length)));
+  const step = interval_seconds * 1000;
+  const kinds = KINDS.map(([name, tone]) => ({ name, tone, values: points.slice(from).map((point) => point[name]) }));
   return panel(
     "Flow",
     [
@@ -64,10 +67,10 @@ export function flow(app, { series: { since, interval_seconds, points }, totals,
       ),
     ),
     ...charted(app, "flow", {
-      label: `Runs of the last ${label}`,
-      start: Date.parse(since),
-      step: interval_seconds * 1000,
-      ticks,
+      label: from ? `Runs of the last ${span((points.length - from) * step)}` : `Runs of the last ${label}`,
+      start: Date.parse(since) + from * step,
+      step,
+      ticks: from ? 3 : ticks,
       series: kinds,
     }),
   );

@@ -13,6 +13,19 @@ export const KINDS = /** @type {[keyof Api.TypeTrend, string][]} */ ([
   ["failed", "red"],
 ]);
 
+/** Whether what a window shows began in its last part: all of it is in the newest two intervals, or after the first. */
+export const isYoung = (/** @type {Api.Get<"/api/overview">} */ { series: { points }, window }) =>
+  firstOf(points) >= (window === "1h" ? 1 : points.length - 2);
+
+/** The interval in which the first run of a series began or ended. @param {Api.FlowPoint[]} points */
+export function firstOf(points) {
+  const first = points.findIndex((point) => Object.values(point).some((value) => typeof value === "number" && value));
+  return first < 0 ? points.length : first;
+}
+
+/** Intervals that a chart has at least, of those of its window. */
+export const LEAST = /** @type {Record<string, number>} */ ({ "1h": 15, "24h": 6, "7d": 24 });
+
 export const queue = (/** @type {string} */ name) => `/waterline/queues/${encodeURIComponent(name)}`;
 export const runsOf = (/** @type {string} */ type, /** @type {string} */ bucket) =>
   `/waterline/runs?workflow_type=${encodeURIComponent(type)}&bucket=${bucket}`;

@@ -22,7 +22,7 @@ function list({ cause, link: address, task_queue = "" }) {
  * @param {App} app
  * @param {Api.OverviewAnswer} data
  * @param {string} said what was done last
- * @param {(label: string) => void} done called with what was done
+ * @param {(label: string, bulk?: string) => void} done called with what was done
  */
 export function needs(app, { attention }, said, done) {
   return panel(
@@ -112,7 +112,7 @@ export function needs(app, { attention }, said, done) {
         };
       },
       act: (intent) => post(false, intent),
-      done: () => done(label),
+      done: (answer) => done(label, pass ? undefined : answer.bulk_id),
     });
   }
 }

@@ -31,6 +31,17 @@ const SIGNS = /** @type {Record<string, [string, string?]>} */ ({
   applied: ["✓"],
 });
 
+/**
+ * Why a message was refused, or what it failed with.
+ * @param {any} message
+ * @param {any} told its signal or update
+ */
+function whyNot(message, told) {
+  const wrong = Object.entries(message.validation_errors).map(([field, said]) => `${field}: ${said}`);
+  const reason = message.rejection_reason ?? told?.rejection_reason;
+  return [reason && words(reason), ...wrong, told?.failure_message].filter(Boolean).join("; ");
+}
+
 /** @param {import("./page.js").Context} ctx @returns {import("./page.js").Tab} */
 export function tab(ctx) {
   const { app } = ctx;
@@ -184,18 +195,17 @@ export function tab(ctx) {
       [
         message.command_sequence,
         opener(app, name, [words(message.type), mono(message.name)]),
-        sign(glyph, words(state), tone),
+        [
+          sign(glyph, words(state), tone),
+          whyNot(message, told) ? h("bdi", { class: "because" }, whyNot(message, told)) : null,
+        ],
         time(message.recorded_at),
         [message.source, who.caller, who.token_id ?? who.program, who.address ?? who.host].filter(Boolean).join(" · "),
       ],
       isOpen(app, name) && [
         facts({
           outcome: words(told?.outcome ?? message.outcome),
-          "refused because": message.rejection_reason && words(message.rejection_reason),
-          wrong: Object.entries(message.validation_errors)
-            .map(([field, said]) => `${field}: ${said}`)
-            .join("; "),
-          "failed with": told?.failure_message,
+          [state === "failed" ? "failed with" : "refused because"]: whyNot(message, told),
           from: message.source,
           caller: who.caller,
           token: mono(who.token_id),

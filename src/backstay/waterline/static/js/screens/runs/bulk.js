@@ -6,6 +6,7 @@ import { closing, confirm, show } from "../../dialog.js";
 import { h } from "../../dom.js";
 import { button, field, held, link, panel, runAddress, time, words } from "../../parts.js";
 import { count, plural } from "../../words.js";
+import { fates } from "../operation.js";
 
 /**
  * What can be sent to many runs: a name, the text of its button, and whether it ends them.
@@ -127,10 +128,6 @@ export async function ask(app, action, filter, begun) {
  */
 export function progress(app, resource, page) {
   const begun = resource.data;
-  const told = (/** @type {Record<string, number>} */ of) =>
-    Object.entries(of)
-      .map(([name, number]) => `${count(number)} ${words(name)}`)
-      .join(", ");
   const stop = async (/** @type {string} */ id) => {
     await app.api.post(`/api/bulk/${encodeURIComponent(id)}/stop`).catch((/** @type {any} */ problem) => {
       resource.problem = problem;
@@ -158,13 +155,7 @@ export function progress(app, resource, page) {
         ),
         h("span", { class: "number" }, `${count(data.done)} of ${count(data.total)}`),
         words(data.status),
-        h(
-          "span",
-          { class: "second" },
-          told(data.outcomes),
-          data.rejected || data.failed ? ` (${told(data.reasons)})` : "",
-          data.reason ? ` “${data.reason}”` : "",
-        ),
+        h("span", { class: "second" }, fates(data), data.reason ? ` “${data.reason}”` : ""),
         data.ended_at
           ? null
           : button("Stop", () => void stop(data.bulk_id), {

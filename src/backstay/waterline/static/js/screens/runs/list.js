@@ -13,7 +13,8 @@ export const PAGE = 50; // as many values as a filter of the server may have: ro
 
 /**
  * @typedef
- * {{key: string, rows: Api.ListedRunAnswer[], next: string | null, complete: boolean, looked: number, fresh: number}}
+ * {{key: string, rows: Api.ListedRunAnswer[], next: string | null, complete: boolean, looked: number, fresh: number,
+ *   among: number | null}}
  * Shown
  */
 
@@ -90,6 +91,13 @@ export function table(picks, data, current) {
     on: { click: () => picks.take(all ? [] : data.rows.map((row) => row.run_id)) },
   });
   return [
+    data.among === null
+      ? null
+      : h(
+          "p",
+          { class: "notice", key: "part" },
+          `Sorted among the newest ${plural(data.among, "run")} only: an older run may belong above these. Filter by type, state or time, so that fewer runs match and all of them are sorted.`,
+        ),
     data.rows.length
       ? h(
           "div",

@@ -14,8 +14,19 @@ const CHOICES = /** @type {Record<string, string[]>} */ ({
   source: ["", "http", "python", "dw", "webhook", "workflow", "schedule"],
 });
 
+/**
+ * What the audit is asked. Starts by schedules and workflows would drown what people did, so they are left out, unless
+ * they are wanted or the entries are those of one workflow or source.
+ * @param {(name: string) => string | null} query
+ */
+export const asking = (query) => ({
+  ...Object.fromEntries(FILTERS.map((name) => [name, query(name)])),
+  automatic_starts: query("automatic") || query("source") || query("workflow_id") ? null : 0,
+});
+
 /** @param {App} app @param {All} all @param {any} values */
 export function audit(app, all, values) {
+  const automatic = { automatic: values.automatic_starts === null };
   return [
     panel(
       "Audit",
@@ -37,6 +48,15 @@ export function audit(app, all, values) {
             class: "mono",
           });
         }),
+        values.automatic_starts === null && !app.route.query.get("automatic")
+          ? null
+          : field(
+              automatic,
+              "automatic",
+              "Starts by schedules and workflows",
+              () => app.query({ automatic: automatic.automatic ? "1" : null, page: null }),
+              { type: "checkbox" },
+            ),
       ),
       ...held(all.audit, (data) => [
         table(
