@@ -14,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Tests start hundreds of processes: each of them loads compiled modules, also where the environment forbids to write them.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-all tests test-nodes check types types-of-tests style imports page reference docs pictures bench contract sim fuzz clean help
+.PHONY: demo test test-all tests test-nodes check types types-of-tests style imports page reference docs pictures bench contract sim fuzz dist compat release clean help
 
 help:
 	@echo "make demo      an order survives three kill -9, with proof (about ten seconds)"
@@ -29,10 +29,12 @@ help:
 	@echo "make sim       bad days, simulated: SEEDS=2000, or SEED=7 for one of them; see docs/explanation/simulator.md"
 	@echo "make fuzz      generated requests to every route of a server: SECONDS=60 SEED=1"
 	@echo "make bench     what Backstay costs, in one table with budgets: AGAINST=COMMIT ONLY=w1,w2 ROUNDS=10 JSON=file"
+	@echo "make dist      wheel, sdist, SBOM and checksums in dist/, built and checked; make release tags the commit, too"
+	@echo "make compat    the wheel with each Python that is at hand, with the oldest and the newest dependencies"
 	@echo "make clean     remove what the targets above have made"
 
 demo: $(PACKAGE)
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/dw demo
 
 # Many tests wait for processes of their own: more of them at once than there are cores.
 JOBS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
@@ -110,14 +112,23 @@ bench: $(READY)
 	$(BIN)/python bench/run.py $(if $(AGAINST),--against $(AGAINST)) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) \
 	  $(if $(JSON),--json $(JSON))
 
-# What the demo and the README need: the package, with the page of `dw dev`.
+dist: $(READY)
+	$(BIN)/python -m tools.release --only-build
+
+release: $(READY)
+	$(BIN)/python -m tools.release
+
+compat: $(READY)
+	$(BIN)/python -m tools.compat $(if $(TESTS),--tests)
+
+# What the demo and the README need: the package.
 $(PACKAGE): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Backstay needs Python 3.11 or newer; name one with: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
 	  || { echo "this Python cannot make virtual environments; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --editable '.[server]'
+	$(PIP) --editable .
 	@touch $@
 
 # What checks and tests need: its development tools as well.

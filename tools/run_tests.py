@@ -29,6 +29,7 @@ TIMED = frozenset(
         "docs",
         "engine",
         "interop",
+        "packaging",
         "processes",
         "remote",
         "scenarios",

@@ -210,14 +210,6 @@ class Place:
         self._running.append(Dev(self.directory, *arguments, **environment))
         return self._running[-1]
 
-    def dev_without_server(self, *arguments: str) -> Dev:
-        """`dw dev` where the extra `server` is not installed."""
-        missing = self.directory / "missing"
-        missing.mkdir(exist_ok=True)
-        for name in ("httptools", "uvloop"):
-            (missing / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
-        return self.dev(*arguments, PYTHONPATH=os.pathsep.join([str(missing), os.environ.get("PYTHONPATH", "")]))
-
     def close(self) -> None:
         for dev in self._running:
             dev.close()

@@ -146,6 +146,13 @@ def test_a_namespace_of_its_own(place: Place) -> None:
     dev.wait("✓ nap-1  nap completed")
 
 
+def test_a_namespace_with_capitals_is_refused_because_no_server_has_it(place: Place) -> None:
+    done = place.dw("dev", "shop.py", "--namespace", "Shop")
+    assert done.returncode == 2
+    assert "a server has no namespace with capitals such as 'Shop'" in done.stderr
+    assert "Backstay('backstay.db', namespace='Shop')" in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_server_and_worker_and_prints_no_traceback(place: Place, number: signal.Signals) -> None:
     dev = place.dev("shop.py")

@@ -89,11 +89,17 @@ def test_the_tour_of_the_fastapi_example_answers_as_it_says(tmp_path: Path) -> N
         assert done.stdout.splitlines() == said
 
 
-def test_the_demo_proves_what_it_claims() -> None:
+def test_the_demo_proves_what_it_claims(tmp_path: Path) -> None:
     """About seven seconds: three real kills, three restarts."""
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "demo.py"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "backstay", "demo"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("is dead (signal 9)") == 3
     assert "PROVEN: 3 kills, 5 effects, each happened exactly once" in done.stdout
+    assert not list(tmp_path.iterdir())

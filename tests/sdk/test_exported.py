@@ -14,6 +14,7 @@ HEAVY = (
     "asyncpg",
     "starlette",
     "httptools",
+    "uvloop",
     "rich",
     "click",
     "fastavro",

@@ -1,28 +1,20 @@
 """`dw dev`: run a file in the foreground, and restart it whenever it is saved.
 
-With the extra `server` this process is a server on loopback, with Waterline, and the file runs in a worker beside it
-(`dev_server.py`). Without it, the process of the file is the engine, too. Either way `dev_process.py` is what runs in the
-process of the file, and here a new one is started when one ends.
+This process is a server on loopback, with Waterline, and the file runs in a worker beside it (`dev_server.py`), whose
+process (`dev_process.py`) is started again whenever it ends.
 """
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
-from types import FrameType
 
 import click
 
 from backstay.cli import options
-from backstay.cli.dev_child import PATIENCE, DevChild, SaveAwaited
 from backstay.cli.dev_plan import DevPlan
 from backstay.cli.problems import CliError
-
-LOOK = 0.2
 
 
 @click.command(name="dev")
@@ -44,7 +36,7 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...], port
     with it.
 
     Also serves Waterline, the page of the runs, to this machine only. The page stays open during reloads. When new code
-    blocks a run, the address of the run's page is printed. The page needs: pip install 'backstay[server]'.
+    blocks a run, the address of the run's page is printed.
 
     \b
     Examples:
@@ -64,53 +56,12 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...], port
     parent = Path(path.removeprefix("sqlite:")).parent
     if not is_server(path) and not parent.is_dir():
         raise CliError(f"the directory {parent} does not exist; create it first")
-    plan = DevPlan(file=os.fspath(file), path=path, namespace=namespace, queues=queues)
-    if namespace != namespace.lower():  # which a server has not
-        click.echo(
-            f"Waterline, the page of these runs, does not support a namespace with capitals such as {namespace!r}"
+    if namespace != namespace.lower():
+        raise CliError(
+            f"a server has no namespace with capitals such as {namespace!r}; its runs go on with"
+            f" Backstay({path!r}, namespace={namespace!r}) in your program"
         )
-        sys.exit(_supervise(plan))
-    try:
-        from backstay.cli.dev_server import run
-    except ImportError as missing:
-        if missing.name not in ("httptools", "uvloop"):
-            raise
-        click.echo("Waterline, the page of these runs, needs: pip install 'backstay[server]'")
-        sys.exit(_supervise(plan))
+    plan = DevPlan(file=os.fspath(file), path=path, namespace=namespace, queues=queues)
+    from backstay.cli.dev_server import run
+
     sys.exit(run(plan, port))
-
-
-def _supervise(plan: DevPlan) -> int:
-    # Also Ctrl-C: a shell starts the programs in the background of a script with that signal ignored.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _interrupt)
-    while True:
-        child = DevChild(plan)
-        try:
-            code = child.process.wait()
-            if code in (0, 2):
-                return code
-            save = child.report_crash(code)
-            if save is not None:
-                _wait_for(save)
-        except KeyboardInterrupt:
-            return _stop(child.process)
-
-
-def _wait_for(save: SaveAwaited) -> None:
-    while not save.has_come:
-        time.sleep(LOOK)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> int:
-    process.terminate()
-    try:
-        process.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    return 0
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

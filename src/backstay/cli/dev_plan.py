@@ -12,7 +12,7 @@ RELOAD = 75  # exit code: a file was saved, start again
 
 
 class DevPlan(Struct, frozen=True, kw_only=True):
-    """`server`: the address of the server that the process works for; None if it is the engine itself.
+    """`server`: the address of the server that the process works for; empty until the server listens.
 
     `open_runs`: how many runs go on with the code of this process, in words.
     """
@@ -21,7 +21,7 @@ class DevPlan(Struct, frozen=True, kw_only=True):
     path: str
     namespace: str
     queues: tuple[str, ...] = ()
-    server: str | None = None
+    server: str = ""
     open_runs: str | None = None
     parent: int = msgspec.field(default_factory=os.getpid)
 

@@ -1,8 +1,8 @@
 """The process that `dw dev` runs: imports the file, works on its runs, ends on a save or a signal.
 
 Every reload is a new process, so that no state of the old code is left. Runs are in the database: the next process goes
-on where this one ended. Where `dw dev` is a server, this process is its worker and ends with it, because it could not
-report any more; otherwise it is the engine itself, and prints the events.
+on where this one ended. This process is a worker of the server that `dw dev` is, and ends with it, because it could not
+report any more.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from rich.text import Text
 from backstay.cli.console import console
 from backstay.cli.dev_console import log_to, say
 from backstay.cli.dev_plan import RELOAD, DevPlan, told
+from backstay.cli.dev_worker import work
 from backstay.cli.file_watch import FileWatch
 from backstay.cli.loading import Program, load, module_name, near
 from backstay.cli.problems import CliError, as_problems
@@ -84,15 +85,7 @@ def _work(program: Program, plan: DevPlan, ending: ProcessEnd, out: Console) -> 
     def ready() -> None:
         _say_ready(program, out)
 
-    # Either imports much that the other does not need, and every save waits for it.
-    if plan.server is None:
-        from backstay.cli.dev_engine import work as be_engine
-
-        be_engine(program, plan, out, is_over, ready)
-    else:
-        from backstay.cli.dev_worker import work as be_worker
-
-        be_worker(program, plan, is_over, ready)
+    work(program, plan, is_over, ready)
 
 
 def _greet(program: Program, plan: DevPlan, out: Console) -> None:
@@ -147,9 +140,7 @@ def _watch(file: Path, plan: DevPlan, ending: ProcessEnd) -> FileWatch:
                 watch.look()
                 ending.end(RELOAD, f"{near(saved)} was saved; reloading")
             elif os.getppid() != plan.parent:  # the `dw dev` that started this process is gone
-                if plan.server is not None:
-                    os._exit(0)  # whatever still runs has no server to report to, and the next worker has our name
-                ending.end(0)
+                os._exit(0)  # whatever still runs has no server to report to, and the next worker has our name
         time.sleep(GRACE)
         os._exit(ending.code or 0)
 

@@ -24,7 +24,7 @@ def work(program: Program, plan: DevPlan, is_over: Callable[[], bool], ready: Ca
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # loading has told them as hints
             worker = AsyncWorker(
-                plan.server or "",
+                plan.server,
                 program.things,
                 queues=sorted(program.queues.union(plan.queues)),
                 namespace=plan.namespace,

@@ -16,6 +16,7 @@ from backstay.cli.plain_text import printable
 
 COMMANDS = {
     "dev": "backstay.cli.dev",
+    "demo": "backstay.cli.demo",
     "start": "backstay.cli.start",
     "list": "backstay.cli.listing",
     "overview": "backstay.cli.overview",
@@ -52,7 +53,7 @@ OPERATOR = "operator commands"
 """Stands for the commands that are made from their declarations."""
 
 SECTIONS = {
-    "Run and develop": ["dev", "start", "worker", "replay"],
+    "Run and develop": ["demo", "dev", "start", "worker", "replay"],
     "Inspect": ["list", "overview", "queues", "describe", "why", "history", "audit", "export", "export verify"],
     "Act": ["signal", "update", "query", OPERATOR, "bulk", "schedule"],
     "Operate": ["system", "repair-pass", "rebuild-projections", "store", "import"],
@@ -152,7 +153,7 @@ def dw(ctx: click.Context) -> None:
       dw history o-1                          show its history
 
     Commands work on the server named by --server or DW_SERVER; without one on the database named by --db, else by DW_DB,
-    else on backstay.db in this directory.
+    else on backstay.db in this directory. `backstay` is the same command as `dw`.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -63,10 +63,7 @@ def command(verbose: bool, **flags: Any) -> None:
     if settings.auth == "token" and not any(known):
         made = secrets.token_urlsafe(24)
         settings = replace(settings, token=made)
-    try:
-        from backstay.server.http.serve import CannotListen, run
-    except ImportError as missing:
-        raise CliError(f"the server needs {missing.name}; install it with: pip install 'backstay[server]'") from None
+    from backstay.server.http.serve import CannotListen, run
 
     def started(address: str) -> None:
         click.echo(f"Backstay serves {shown(settings.database)} at {address}")

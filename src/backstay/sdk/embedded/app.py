@@ -348,10 +348,7 @@ class AsyncBackstay(AsyncClient):
         from backstay.link.nodes import NodeLinks
 
         if self._listen is not None:
-            try:
-                from backstay.server.cluster.node_listener import NodeListener
-            except ModuleNotFoundError as missing:
-                raise ImportError(f"listen= needs {missing.name}: pip install 'backstay[server]'") from None
+            from backstay.server.cluster.node_listener import NodeListener
 
             self._listener = NodeListener(self._listen, self._advertise)
         secrets = NodeSecrets(world, self.store)

@@ -1,6 +1,6 @@
 """The demo: an order survives three `kill -9`, and everything it does in the outside world happens once.
 
-A process runs the shop of `demo_shop.py`. This one watches its history, kills it with SIGKILL (while an activity waits for
+A process runs the shop of `shop.py`. This one watches its history, kills it with SIGKILL (while an activity waits for
 its retry, during a durable timer, and in the middle of an activity), starts it again, and at the end compares history
 with what really happened. It exits with 0 only if that comparison holds.
 """
@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from demo_shop import DATABASE, WORKFLOW_ID, read
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -26,6 +25,7 @@ from backstay.cli import format
 from backstay.cli.problems import Missing
 from backstay.cli.reading import StoreReader
 from backstay.cli.timeline import line_of
+from backstay.demo.shop import DATABASE, WORKFLOW_ID, read
 from backstay.kernel.event import Recorded
 from backstay.kernel.features.activity import ActivityCompleted, ActivityRetryScheduled, ActivityStarted
 from backstay.kernel.features.close import WorkflowCompleted
@@ -49,8 +49,8 @@ class Show:
         self._app: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        shop = Path(__file__).with_name("demo_shop.py")
-        app = subprocess.Popen([sys.executable, shop, self.directory], stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-P", "-m", "backstay.demo.shop", os.fspath(self.directory)]
+        app = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert app.stdout is not None
         app.stdout.readline()  # it has opened its database
         self._app = app
@@ -93,10 +93,10 @@ class Show:
         assert self._reader is not None
         after = self.history[-1].sequence if self.history else 0
         try:
-            found = self._reader.ask(GetHistory(workflow_id=WORKFLOW_ID, after=after))
+            entries = self._reader.ask(GetHistory(workflow_id=WORKFLOW_ID, after=after))
         except Missing:
             return  # the order has not been started yet
-        for entry in found:
+        for entry in entries:
             self.history.append(entry)
             line = line_of(self._story, entry)
             if line is not None:
@@ -225,7 +225,3 @@ def main() -> int:
         style="bold green",
     )
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,7 +1,7 @@
 """The shop of the demo: an order workflow, its activities, and the outside world they act on.
 
-`python examples/demo_shop.py DIRECTORY` runs the order of that directory to its end, from wherever an earlier process
-left it. `demo.py` starts it, and kills it in the worst moments.
+`python -m backstay.demo.shop DIRECTORY` runs the order of that directory to its end, from wherever an earlier process
+left it. `show.py` starts that process, and kills it in the worst moments.
 """
 
 from __future__ import annotations
