@@ -19,7 +19,7 @@ WORKFLOW_ID = "order-1"
 DATABASE = "shop.db"
 
 
-class World:
+class OutsideWorld:
     """Everything outside: the warehouse, the bank, the carrier, the post. What happens there cannot be undone.
 
     Like a good payment provider it remembers idempotency keys: asked again with a key it has seen, it confirms and does
@@ -42,7 +42,7 @@ class World:
 class Shop:
     """The activities. The worker registers `Shop(world)`; the workflow names the class."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: OutsideWorld) -> None:
         self.world = world
 
     @activity(type="reserve_stock")
@@ -95,7 +95,7 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def main(directory: Path) -> None:
-    with Backstay(directory / DATABASE, register=[order, Shop(World(directory))]) as backstay:
+    with Backstay(directory / DATABASE, register=[order, Shop(OutsideWorld(directory))]) as backstay:
         print("open", flush=True)
         # The same line for the first process and for every later one: start it, or find it running.
         client = backstay.options(if_exists="return_existing_active")
