@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from backstay.sdk.embedded.prometheus import prometheus
     from backstay.sdk.json_logs import JsonFormatter
     from backstay.sdk.remote.worker import AsyncWorker, Worker
-    from backstay.sdk.replay.replayer import BlockedRun, Replayed
+    from backstay.sdk.replay.replayer import BlockedRun, Replayed, UnjudgedRun
     from backstay.store.errors import ForkedEngine, IncompatibleStore, StoreError, Unavailable, UnknownDatabase
 
 __version__ = VERSION
@@ -138,6 +138,7 @@ __all__ = [
     "StructuralLimitExceeded",
     "Types",
     "Unavailable",
+    "UnjudgedRun",
     "UnknownDatabase",
     "UpdateFailed",
     "UpdateHandle",
@@ -201,6 +202,7 @@ _LAZY = {
     "Replayed": "backstay.sdk.replay.replayer",
     "StoreError": "backstay.store.errors",
     "Unavailable": "backstay.store.errors",
+    "UnjudgedRun": "backstay.sdk.replay.replayer",
     "UnknownDatabase": "backstay.store.errors",
     "UpdateHandle": "backstay.sdk.client.sync",
     "Worker": "backstay.sdk.remote.worker",

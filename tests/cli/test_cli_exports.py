@@ -183,10 +183,10 @@ def test_an_imported_export_can_be_looked_at_and_replayed(exported: Place) -> No
     assert "completed" in exported.ask("describe", "o-1", "--db", "new.db").stdout
     assert "o-1" in exported.ask("list", "--db", "new.db").stdout
     exported.write("same_orders.py", CODE)
-    replayed = exported.dw("replay", "same_orders.py", "o-1", "--db", "new.db")
+    replayed = exported.dw("verdict", "o-1", "--app", "same_orders.py", "--db", "new.db")
     assert replayed.returncode == 0, replayed.stderr
     exported.write("other_orders.py", CODE.replace('    sleep("10ms")\n', ""))
-    assert exported.dw("replay", "other_orders.py", "o-1", "--db", "new.db").returncode == 1
+    assert exported.dw("verdict", "o-1", "--app", "other_orders.py", "--db", "new.db").returncode == 1
     again = exported.ask("export", "o-1", "--db", "new.db")
     assert again.returncode == 0, again.stderr
     content, first = json.loads(again.stdout), bundle(exported)
@@ -194,6 +194,13 @@ def test_an_imported_export_can_be_looked_at_and_replayed(exported: Place) -> No
         assert content[name] == first[name], name
     assert "has workflows already" in mistaken(exported.ask("import", "order.json", "--db", "new.db"))
     assert "has workflows already" in mistaken(exported.ask("import", "order.json"))
+
+
+def test_a_workflow_is_imported_once(exported: Place) -> None:
+    exported.write("again.json", (exported.directory / "order.json").read_text())
+    said = mistaken(exported.ask("import", "order.json", "again.json", "--db", "new.db"))
+    assert "again.json is not imported: order.json has the same workflow, 'o-1'" in said
+    assert not (exported.directory / "new.db").exists()
 
 
 @workflow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from backstay import (
     wait,
     workflow,
 )
+from backstay.kernel.features.activity import ActivityCompleted
+from backstay.sdk.replay import replayer
 
 from .kit import eventually
 
@@ -122,10 +126,82 @@ def test_a_replay_difference_is_shown_side_by_side(path: Path) -> None:
     ]
 
 
-def test_code_that_is_not_there_fits_nothing(path: Path) -> None:
+def test_a_run_whose_code_is_not_there_cannot_be_judged(path: Path) -> None:
     found = Backstay(path, register=[check]).replay()
-    assert [run.message for run in found.blocked] == ["no workflow of type 'order' is registered"]
-    assert str(found).startswith("1 runs replayed, 1 would be blocked\nworkflow o-1 (order) would be blocked: no")
+    assert not found.blocked
+    assert not found.fits
+    assert str(found).splitlines() == [
+        "1 run replayed, 0 would be blocked, 1 could not be judged",
+        "workflow o-1 (order) could not be judged: no workflow of type 'order' is registered",
+    ]
+
+
+def test_the_line_is_shown_at_which_code_and_history_part(path: Path) -> None:
+    (added,) = Backstay(path, register=[with_invoice(), check, invoice]).replay().blocked
+    assert added.place is not None
+    assert (Path(added.place.file).name, added.place.text) == ("test_replay.py", "invoice(item)")
+    (ended,) = Backstay(path, register=[that_ends(), check]).replay().blocked
+    assert ended.place is not None
+    assert ended.place.text.startswith(("@workflow", "def ", "async def "))
+
+
+def test_code_that_raises_before_the_end_of_history_is_shown_where_it_raises(path: Path) -> None:
+    @workflow(type="order")
+    def raises(item: str) -> None:
+        check(item)
+        raise ValueError("no such item")
+
+    @workflow(type="order")
+    async def waits(item: str) -> None:
+        check(item)
+        await wait.step(go)
+
+    (run,) = Backstay(path, register=[raises, check]).replay().blocked
+    assert run.message.endswith("the code asked for the end of the workflow: it raised ValueError: no such item")
+    assert run.place is not None
+    assert run.place.text == 'raise ValueError("no such item")'
+    (run,) = Backstay(path, register=[waits, check]).replay().blocked
+    assert run.place is not None
+    assert run.place.text == "await wait.step(go)"
+
+
+def test_code_that_does_not_end_cannot_be_judged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @workflow(type="order")
+    def hangs(item: str) -> None:
+        check(item)
+        while True:
+            pass
+
+    monkeypatch.setattr(replayer, "WORKFLOW_DEADLINE", 0.1)
+    (run,) = Backstay(path, register=[hangs, check]).replay().unjudged
+    assert "without waiting for anything and was interrupted" in run.message
+
+
+def test_what_the_next_task_would_see_is_replayed_too(tmp_path: Path) -> None:
+    """Code that takes two steps one after the other fits a run that took them together, once the first has ended."""
+
+    @activity(type="late")
+    def late() -> str:
+        held.wait(20)
+        return "late"
+
+    @workflow(type="pair")
+    async def together() -> list[str]:
+        both = [asyncio.ensure_future(call) for call in (check.step("x"), late.step())]
+        return [await one for one in both]
+
+    @workflow(type="pair")
+    async def in_turn() -> list[str]:
+        return [await check.step("x"), await late.step()]
+
+    held = threading.Event()
+    path = tmp_path / "pair.db"
+    with Backstay(path, register=[together, check, late], grace=0) as backstay:
+        handle = backstay.start(together, "p-1")
+        while not any(isinstance(entry.event, ActivityCompleted) for entry in handle.history()):
+            pass
+        assert Backstay(path, register=[in_turn, check, late]).replay().fits
+        held.set()
 
 
 def test_runs_can_be_named_also_those_that_have_ended(path: Path) -> None:

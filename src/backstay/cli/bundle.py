@@ -70,44 +70,76 @@ def told(report: BundleReport) -> str:
 
 
 @click.command(name="import")
-@FILE
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, path_type=Path)
+)
 @options.database
 @KEY
-def import_(file: Path, path: str, key: str | None) -> None:
-    """Import the export in FILE into an empty database, for `dw history`, `dw describe` and `dw replay`.
+def import_(files: tuple[Path, ...], path: str, key: str | None) -> None:
+    """Import the export in each FILE into an empty database, for `dw history`, `dw describe` and `dw verdict`.
 
-    Only a whole export with a matching checksum is read, and only into a database that has no workflow yet. A redacted
-    export is refused: it lacks the arguments of its code. An app or a server that opens this database goes on with an
-    open run; use commands that only read.
+    Only a whole export with a matching checksum is read, and only into a database that has no workflow yet. All files
+    are checked before the first is imported. Of a workflow, one run can be imported. A redacted export is refused: it
+    lacks the arguments of its code. An app or a server that opens this database goes on with an open run; use commands
+    that only read.
 
     \b
     Examples:
       dw import order-1.json --db debug.db
-      dw replay shop.py order-1 --db debug.db
+      dw import exports/*.json --db debug.db
+      dw verdict --app shop.py --db debug.db
     """
     from backstay.cli.problems import CliError
+    from backstay.cli.progress import Progress
     from backstay.cli.reading import StoreReader
     from backstay.kernel.machine import Machine
-    from backstay.protocol.bundle_check import check_bundle
     from backstay.protocol.bundle_import import CannotImport, imported
 
-    with opened(file) as bundle:
-        report = check_bundle(bundle, key)
-        if report.findings:
-            raise CliError(f"{file} is not imported: {report.findings[0][1]}")
-        if report.redacted:
+    reports = _checked(files, key)
+    progress = Progress("exports")
+    machine = Machine()
+    with StoreReader(path, create=True) as reader:
+        if reader.has_workflows():
+            raise CliError(f"{path} has workflows already; import into an empty database: name a new one")
+        try:
+            for number, (file, report) in enumerate(reports):
+                progress("imported", number, len(reports))
+                with opened(file) as bundle:
+                    try:
+                        decision = imported(bundle, machine, reader.world.ids)
+                    except CannotImport as problem:
+                        before = f"; {path} has the {number} before it" if number else ""
+                        raise CliError(f"{file} is not imported: {problem}{before}") from None
+                    reader.apply(decision)
+                click.echo(f"{report.workflow_id}, run {report.run_id}, {report.events} events are in {path}")
+        finally:
+            progress.end()
+
+
+def _checked(files: tuple[Path, ...], key: str | None) -> list[tuple[Path, BundleReport]]:
+    """The files with their reports; `CliError` for the first that cannot be imported."""
+    from backstay.cli.problems import CliError
+    from backstay.protocol.bundle_check import check_bundle
+
+    found: list[tuple[Path, BundleReport]] = []
+    seen: dict[tuple[str, str | None], Path] = {}
+    for file in files:
+        with opened(file) as bundle:
+            report = check_bundle(bundle, key)
+            if report.findings:
+                raise CliError(f"{file} is not imported: {report.findings[0][1]}")
+            if report.redacted:
+                raise CliError(
+                    f"{file} is redacted, so the payloads of its run are not in it; import an export without redaction"
+                )
+            whose = str(bundle.get("workflow").get("namespace")), report.workflow_id
+        other = seen.setdefault(whose, file)
+        if other is not file:
             raise CliError(
-                f"{file} is redacted, so the payloads of its run are not in it; import an export without redaction"
+                f"{file} is not imported: {other} has the same workflow, {report.workflow_id!r}; import one run of it"
             )
-        with StoreReader(path, create=True) as reader:
-            if reader.has_workflows():
-                raise CliError(f"{path} has workflows already; import into an empty database: name a new one")
-            try:
-                decision = imported(bundle, Machine(), reader.world.ids)
-            except CannotImport as problem:
-                raise CliError(f"{file} is not imported: {problem}") from None
-            reader.apply(decision)
-    click.echo(f"{report.workflow_id}, run {report.run_id}, {report.events} events are in {path}")
+        found.append((file, report))
+    return found
 
 
 @contextmanager

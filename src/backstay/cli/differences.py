@@ -1,11 +1,30 @@
-"""The difference of a blocked run in two columns: history, and the commands of the code."""
+"""A run that code does not fit, as people read it: the message, the line, and history beside the commands of the code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from backstay.sdk.replay.replayer import BlockedRun
+
+
+def tell_blocked(out: Console, run: BlockedRun, where: str = "") -> None:
+    """Print why a run would be blocked. `where`: the file it was read from."""
+    head = f"{where}: " if where else ""
+    out.print(
+        f"{head}{run.workflow_id} ({run.workflow_type}) would be blocked: {run.message}",
+        style="bold red",
+        markup=False,
+    )
+    if run.place is not None:
+        out.print(f"  {run.place}: {run.place.text}", markup=False)
+    if run.difference:
+        out.print(side_by_side(run.difference))
 
 
 def side_by_side(difference: Iterable[tuple[str, str]]) -> Table:

@@ -22,6 +22,7 @@ from backstay.sdk.author.activity import ActivityDefinition as ActivityDefinitio
 from backstay.sdk.author.workflow import WorkflowFn, definition_of
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.errors import DefinitionError
+from backstay.sdk.replay.replayer import Judge
 from backstay.sdk.worker.registry import Registry, Types, activity_methods
 
 DEFAULT_QUEUE = "default"
@@ -74,6 +75,18 @@ def load(file: Path) -> Program:
         program = collect(file, module)
         _register(program)
     return program
+
+
+def registry_of(program: Program) -> Registry:
+    """What a program registers. Its code was checked when it was loaded."""
+    registry = Registry(program.types, "off")
+    registry.register(program.things)
+    return registry
+
+
+def judge_of(program: Program) -> Judge:
+    """A judge that replays histories with the code of a program."""
+    return Judge(registry_of(program))
 
 
 def module_name(file: Path) -> tuple[str, Path]:

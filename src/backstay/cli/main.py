@@ -46,6 +46,7 @@ COMMANDS = {
     "workflow:v2:repair-pass": "backstay.cli.repair_pass",
     "system:operator-metrics": "backstay.cli.system:operator_metrics",
     "token": "backstay.cli.token",
+    "verdict": "backstay.cli.verdict",
     "worker": "backstay.cli.worker",
 }
 
@@ -53,7 +54,8 @@ OPERATOR = "operator commands"
 """Stands for the commands that are made from their declarations."""
 
 SECTIONS = {
-    "Run and develop": ["demo", "dev", "start", "worker", "replay"],
+    "Run and develop": ["demo", "dev", "start", "worker"],
+    "Judge code": ["replay", "verdict"],
     "Inspect": ["list", "overview", "queues", "describe", "why", "history", "audit", "export", "export verify"],
     "Act": ["signal", "update", "query", OPERATOR, "bulk", "schedule"],
     "Operate": ["system", "repair-pass", "rebuild-projections", "store", "import"],

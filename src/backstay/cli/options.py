@@ -73,6 +73,16 @@ def _place(path: str, server: str | None, token: str | None) -> Place:
     return path  # an option on the command line overrides the environment
 
 
+def app(command: F) -> F:
+    return click.option(
+        "--app",
+        metavar="FILE",
+        required=True,
+        type=click.Path(path_type=Path),
+        help="The Python file with the workflows, such as shop.py.",
+    )(command)
+
+
 def namespace(command: F) -> F:
     return click.option("--namespace", metavar="NAME", default="default", help="The namespace. Default: default.")(
         command

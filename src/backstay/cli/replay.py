@@ -1,78 +1,69 @@
-"""`dw replay`: hold the code of a file against the runs that are open, before it is deployed."""
+"""`dw replay`: exported histories against the code of a file, without a database."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from backstay.cli import options
-from backstay.cli.problems import Unsuccessful, as_problems
+from backstay.cli.problems import CliError, Unsuccessful
 
-if TYPE_CHECKING:
-    from backstay.sdk.replay.replayer import Replayed
-    from backstay.sdk.worker.registry import Types
+FILES = click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
 
 
 @click.command(name="replay")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@click.argument("ids", nargs=-1, metavar="[ID]...")
-@options.place
-@options.namespace
-def command(file: Path, ids: tuple[str, ...], path: options.Place, namespace: str) -> None:
-    """Replay open runs, all or those of each ID, with the code of FILE, and show which runs the code would block.
+@FILES
+@options.app
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def command(files: tuple[Path, ...], app: Path, as_json: bool) -> None:
+    """Replay exported runs with the code of --app, and show which of them the code does not fit.
 
-    The command writes nothing, runs no activity and does not disturb the engine. Exit code 1: the code would block at
-    least one run.
+    FILE is an export, or a folder with exports whose names end with `.json`. The command needs no database, and no
+    activity runs. An open run is replayed to where it stands. Exit code 1: the code does not fit every run.
 
     \b
     Examples:
-      dw replay shop.py
-      dw replay shop.py --db copy-of-production.db
-      dw replay shop.py order-1 order-2 --server http://127.0.0.1:8080
+      dw export order-1 > order-1.json
+      dw replay order-1.json --app shop.py
+      dw replay tests/histories --app shop.py
     """
+    import msgspec
+
     from backstay.cli.console import console
-    from backstay.cli.differences import side_by_side
-    from backstay.cli.loading import load
+    from backstay.cli.differences import tell_blocked
+    from backstay.cli.loading import judge_of, load
+    from backstay.cli.progress import Progress
+    from backstay.sdk.replay.history_files import UnreadableHistory, files_of, read_run
+    from backstay.sdk.replay.replayer import BlockedRun, Replayed, UnjudgedRun, counted
 
-    program = load(file)
-    found = _replayed(program.things, program.types, ids, path, namespace)
+    judge = judge_of(load(app))
     out = console()
-    for run in found.blocked:
-        out.print(
-            f"{run.workflow_id} ({run.workflow_type}) would be blocked: {run.message}", style="bold red", markup=False
-        )
-        if run.difference:
-            out.print(side_by_side(run.difference))
-    many = "1 run" if found.runs == 1 else f"{found.runs} runs"
-    if found.blocked:
-        raise Unsuccessful(f"{len(found.blocked)} of {many} would be blocked by {file}")
-    out.print(f"{many} replayed; none would be blocked", style="green")
-
-
-def _replayed(
-    things: list[Any], types: Types | None, ids: tuple[str, ...], path: options.Place, namespace: str
-) -> Replayed:
-    if isinstance(path, options.ServerAt):
-        from backstay.kernel.machine import Machine
-        from backstay.sdk.client.client import AsyncClient
-        from backstay.sdk.replay.replayer import replay
-        from backstay.sdk.worker.registry import Registry
-
-        registry = Registry(types, "off")  # loading has checked already
-        registry.register(things)
-        server = path
-
-        async def ask() -> Replayed:
-            async with AsyncClient(server.url, token=server.token, namespace=namespace) as client:
-                return await replay(client, registry, Machine(), ids)
-
-        with as_problems():
-            return asyncio.run(ask())
-    from backstay import Backstay
-
-    options.existing(path)
-    with as_problems():
-        return Backstay(path, things, namespace=namespace, types=types, guard="off").replay(*ids)
+    blocked, unjudged = list[BlockedRun](), list[UnjudgedRun]()
+    progress = Progress("histories")
+    try:
+        found = [one for file in files for one in files_of(file)]
+        for number, file in enumerate(found):
+            progress("replayed", number, len(found))
+            verdict = judge.judge(read_run(file, judge.machine))
+            if isinstance(verdict, BlockedRun):
+                blocked.append(verdict)
+                if not as_json:
+                    tell_blocked(out, verdict, str(file))
+            elif verdict is not None:
+                unjudged.append(verdict)
+                if not as_json:
+                    out.print(f"{file}: {verdict}", style="bold red", markup=False)
+    except UnreadableHistory as problem:
+        raise CliError(str(problem)) from None
+    finally:
+        progress.end()
+        judge.close()
+    if as_json:
+        click.echo(msgspec.json.encode(Replayed(runs=len(found), blocked=blocked, unjudged=unjudged)))
+    many = counted(len(found), "run")
+    if blocked or unjudged:
+        more = f", {len(unjudged)} could not be judged" if unjudged else ""
+        raise Unsuccessful(f"{len(blocked)} of {many} would be blocked by {app}{more}")
+    if not as_json:
+        out.print(f"{many} replayed; none would be blocked", style="green")

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from backstay.cli.problems import MOMENT, CliError, Unsuccessful, as_problems
+from backstay.cli.problems import CliError, Unsuccessful, as_problems
+from backstay.cli.progress import Progress
 
 if TYPE_CHECKING:
     from backstay.store.copying.copier import CopyReport
 
 SHOWN = 20  # of differences and damage
-EVERY = 5.0  # seconds between two lines of progress where it is no terminal
 
 
 @click.group(name="store")
@@ -54,7 +52,7 @@ def copy(source: str, target: str, verify_only: bool, restart: bool, with_damage
     if verify_only:
         _existing(target)
     began = time.monotonic()
-    progress = CopyProgress()
+    progress = Progress("instances")
     try:
         with as_problems():
             report = asyncio.run(_copied(source, target, progress, verify_only, restart, with_damaged))
@@ -69,7 +67,7 @@ def copy(source: str, target: str, verify_only: bool, restart: bool, with_damage
 
 
 async def _copied(
-    source: str, target: str, progress: CopyProgress, verify_only: bool, restart: bool, with_damaged: bool
+    source: str, target: str, progress: Progress, verify_only: bool, restart: bool, with_damaged: bool
 ) -> CopyReport:
     from backstay.engine.core.local_kinds import is_local
     from backstay.kernel.machine import Machine
@@ -137,36 +135,3 @@ def _list(lines: list[str]) -> None:
         click.echo(f"  {printable(line)}", err=True)
     if len(lines) > SHOWN:
         click.echo(f"  and {len(lines) - SHOWN:,} more", err=True)
-
-
-class CopyProgress:
-    """Prints the progress of a copy on stderr, once it takes more than a second."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._terminal = sys.stderr.isatty()
-        self._what = ""
-        self._began = self._told = clock()
-        self._from = 0
-        self._open = False
-
-    def __call__(self, what: str, done: int, total: int) -> None:
-        now = self._clock()
-        if what != self._what:
-            self._what, self._began, self._from = what, now, 0 if done == total else done
-            self._told = now
-            return
-        if now - self._began < MOMENT or (done < total and now - self._told < (0.2 if self._terminal else EVERY)):
-            return
-        self._told = now
-        pace = (done - self._from) / (now - self._began)
-        left = f", {(total - done) / pace:,.0f} s left" if pace and done < total else ""
-        line = f"{what} {done:,} of {total:,} instances ({done * 100 // max(total, 1)} %), {pace:,.0f}/s{left}"
-        click.echo(f"\r{line}\x1b[K" if self._terminal else line, nl=not self._terminal, err=True)
-        self._open = self._terminal
-
-    def end(self) -> None:
-        """Leave the line of the terminal."""
-        if self._open:
-            click.echo(err=True)
-            self._open = False

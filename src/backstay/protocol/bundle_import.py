@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -10,12 +10,12 @@ from backstay.codec import avro
 from backstay.kernel.decision import CommandRecord, Decision, TaskChange
 from backstay.kernel.errors import BackstayError
 from backstay.kernel.machine import Machine
-from backstay.kernel.names import Name
 from backstay.kernel.rows import instance_row, run_row
 from backstay.kernel.state import Instance, Run
-from backstay.kernel.values import MAX_ID, Ids, partition_of, valid_id
+from backstay.kernel.values import Ids, partition_of
 from backstay.protocol.bundle_check import ExportBundle
 from backstay.protocol.bundle_reading import UnreadableEvent, micros, read_events
+from backstay.protocol.recorded_run import UnreadableRun, identity_of
 
 
 class CannotImport(ValueError):
@@ -24,7 +24,10 @@ class CannotImport(ValueError):
 
 def imported(bundle: ExportBundle, machine: Machine, ids: Ids) -> Decision:
     """The whole export in one decision, under new keys."""
-    workflow = _workflow(bundle.get("workflow"))
+    try:
+        workflow = identity_of(bundle)
+    except UnreadableRun as error:
+        raise CannotImport(str(error)) from error
     name = workflow.namespace, workflow.instance_id
     instance = Instance(ids.key(partition_of(*name)), *name)
     instance.workflow_type = workflow.workflow_type
@@ -59,29 +62,6 @@ def imported(bundle: ExportBundle, machine: Machine, ids: Ids) -> Decision:
         commands,
         wake_moved=instance.next_wake is not None,
     )
-
-
-class _Workflow(msgspec.Struct, kw_only=True):
-    """The instance and the run of an export."""
-
-    namespace: str
-    instance_id: str
-    run_id: str
-    run_number: Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
-    workflow_type: Name
-
-
-def _workflow(shown: Any) -> _Workflow:
-    try:
-        found = msgspec.convert(shown, _Workflow)
-    except msgspec.ValidationError as error:
-        raise CannotImport(f"its member 'workflow' cannot be read: {error}") from None
-    for field in ("namespace", "instance_id", "run_id"):
-        if not valid_id(getattr(found, field)):
-            raise CannotImport(
-                f"its {field} {getattr(found, field)[:80]!r} is not valid; use 1 to {MAX_ID} characters out of A-Z a-z 0-9 . _ : ~ -"
-            )
-    return found
 
 
 def _command(shown: dict[str, Any], run: int) -> CommandRecord:

@@ -9,9 +9,11 @@ It needs no test runner. A plugin for pytest (`backstay.contrib.pytest_plugin`) 
 
 from __future__ import annotations
 
+from backstay.sdk.replay.history_files import UnreadableHistory
 from backstay.testing.app import AsyncTestBackstay
 from backstay.testing.assertions import HistoryAssertion, assert_history
 from backstay.testing.doubles import Fake, FakeCall, MadeToFail
+from backstay.testing.histories import replay
 from backstay.testing.sync_app import TestBackstay
 from backstay.testing.waiting_transport import Stuck
 
@@ -23,5 +25,7 @@ __all__ = [
     "MadeToFail",
     "Stuck",
     "TestBackstay",
+    "UnreadableHistory",
     "assert_history",
+    "replay",
 ]

@@ -37,7 +37,7 @@ START_ENGINE = ("start_engine", "Start an engine", "start a server, your program
 START_FITTING = (
     "start_engine",
     "Start an engine with code that fits",
-    "the same code would be blocked again; `dw replay FILE` says whether your code fits",
+    "the same code would be blocked again; `dw verdict --app FILE` says whether your code fits",
 )
 
 
@@ -345,7 +345,7 @@ REPAIR = HelpfulAction(verb=repair.REPAIR.name, label=repair.REPAIR.label)
 DEPLOY = (
     "deploy",
     "Deploy code that fits",
-    "deploy code that fits the recorded steps (`dw replay FILE` tests it), and the run continues by itself",
+    "deploy code that fits the recorded steps (`dw verdict --app FILE` tests it), and the run continues by itself",
 )
 
 

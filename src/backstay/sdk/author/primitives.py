@@ -261,7 +261,7 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the name logging uses
         live_run = current_run()
-        if live_run is not None and (live_run.replaying or live_run.abandoned):
+        if live_run is not None and (live_run.replaying or live_run.looking or live_run.abandoned):
             return False
         return super().isEnabledFor(level)
 

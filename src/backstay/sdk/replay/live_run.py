@@ -85,6 +85,7 @@ class LiveRun:
     length = 0  # length of the history that the code has seen
     step = 0  # number of the last step that the code has taken
     block: Block | None = None
+    parked: WorkflowGreenlet | None = None  # the greenlet that stands at the call which blocked the run
     abandoned = False
     threaded = False  # its code runs on the workflow thread
     replaying = False
@@ -402,6 +403,7 @@ class LiveRun:
     def park(self, block: Block) -> None:
         """Block the run: this greenlet never continues, and its code does not notice."""
         self.block = block
+        self.parked = current_greenlet()
         self._halt()
 
     def _halt(self) -> None:

@@ -214,7 +214,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if "task" in context:
             return  # dropped together with its engine: its code runs again elsewhere
-        if not self._live_run.abandoned and not self._live_run.replaying:
+        run = self._live_run
+        if not (run.abandoned or run.replaying or run.looking):
             log.error("%s", context.get("message", "error in workflow"), exc_info=context.get("exception"))
 
     async def shutdown_asyncgens(self) -> None:

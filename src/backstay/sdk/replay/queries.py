@@ -57,10 +57,16 @@ def _answer(live_run: LiveRun, inquiry: Inquiry, unmet: list[Recorded]) -> Any:
 
 
 def replayed(
-    machine: Machine, registry: Registry, definition: WorkflowDefinition, inquiry: Inquiry, history: list[Recorded]
+    machine: Machine,
+    registry: Registry,
+    definition: WorkflowDefinition,
+    inquiry: Inquiry,
+    history: list[Recorded],
+    *,
+    whole: bool = False,
 ) -> LiveRun:
     """Return a live run that was replayed up to the last event of the run's tasks, for reading only. The caller drops
-    it."""
+    it. `whole`: it gets the events after that too, as the next task would."""
     horizon = _horizon(inquiry, history)
     live_run = LiveRun(
         machine,
@@ -75,7 +81,8 @@ def replayed(
     live_run.guard = guard_of(definition, registry.guard)  # the same guard as in live code
     live_run.looking = True
     try:
-        live_run.resume([entry for entry in history if replay_position(entry) <= horizon], horizon)
+        seen = history if whole else [entry for entry in history if replay_position(entry) <= horizon]
+        live_run.resume(seen, horizon)
     except BaseException:
         live_run.abandon()
         raise

@@ -65,7 +65,7 @@ export function difference(ctx) {
       ),
       empty(
         "Deploy code that takes the recorded steps, and the run goes on by itself. Try it first:",
-        `dw replay FILE ${word(ctx.id)} ${reach(ctx.app)}`,
+        `dw verdict ${word(ctx.id)} --app FILE ${reach(ctx.app)}`,
       ),
     );
   }
