@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import sys
 from types import CodeType, FrameType
 from typing import Any
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 from backstay.codec.tracebacks import diagnose, is_own
 from backstay.sdk.author.workflow_definition import WorkflowDefinition
 from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.workflow_greenlet import WorkflowGreenlet
 
 
 class CodePlace(Struct, frozen=True):
@@ -29,7 +31,7 @@ class CodePlace(Struct, frozen=True):
 def code_place(live_run: LiveRun, definition: WorkflowDefinition) -> CodePlace | None:
     """Return the line at which the replay of a blocked run ended; None if it cannot be told."""
     if live_run.parked is not None:
-        return _innermost(live_run.parked.gr_frame)
+        return place_in(live_run.parked)
     if live_run.fatal is not None:
         told = diagnose(live_run.fatal)
         return None if told.file is None or told.line is None else _line(told.file, told.line)
@@ -39,6 +41,11 @@ def code_place(live_run: LiveRun, definition: WorkflowDefinition) -> CodePlace |
     if live_run.main_task is not None:
         return _innermost_awaited(live_run.main_task.get_coro())
     return None if live_run.main is None else _innermost(live_run.main.gr_frame)
+
+
+def place_in(greenlet: WorkflowGreenlet) -> CodePlace | None:
+    """Return the author's line that a greenlet is at, suspended or running."""
+    return _innermost(sys._getframe() if greenlet.gr_frame is None else greenlet.gr_frame)  # pyright: ignore[reportPrivateUsage]
 
 
 def _innermost(frame: FrameType | None) -> CodePlace | None:

@@ -83,7 +83,7 @@ class LiveRun:
     consumed = 0  # how many events were applied; less than `position` while some are left for a later task
     started: WorkflowStarted | None = None
     length = 0  # length of the history that the code has seen
-    step = 0  # number of the last step that the code has taken
+    step: int = 0  # number of the last step that the code has taken
     block: Block | None = None
     parked: WorkflowGreenlet | None = None  # the greenlet that stands at the call which blocked the run
     abandoned = False

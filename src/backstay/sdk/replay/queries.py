@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from backstay.codec.errors import PayloadError
@@ -64,11 +64,12 @@ def replayed(
     history: list[Recorded],
     *,
     whole: bool = False,
+    make: Callable[..., LiveRun] = LiveRun,
 ) -> LiveRun:
     """Return a live run that was replayed up to the last event of the run's tasks, for reading only. The caller drops
-    it. `whole`: it gets the events after that too, as the next task would."""
+    it. `whole`: it gets the events after that too, as the next task would. `make` makes it."""
     horizon = _horizon(inquiry, history)
-    live_run = LiveRun(
+    live_run = make(
         machine,
         _assignment(inquiry, history, horizon),
         definition.main,

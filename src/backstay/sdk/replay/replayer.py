@@ -7,7 +7,8 @@ The report shows what would block each run.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -20,6 +21,7 @@ from backstay.protocol.recorded_run import RecordedRun, of_row
 from backstay.sdk.client.client import AsyncClient
 from backstay.sdk.replay.code_place import CodePlace, code_place
 from backstay.sdk.replay.live_run import LiveRun
+from backstay.sdk.replay.patch_hint import Change, PatchedRun, PatchHint, likely_changes, lines_of
 from backstay.sdk.replay.queries import replayed
 from backstay.sdk.worker.registry import Registry
 from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE, Interruption, QueryReplay, Watchdog
@@ -108,7 +110,23 @@ class Judge:
                 unjudged.append(found)
         return Replayed(runs=count, blocked=blocked, unjudged=unjudged)
 
-    def judge(self, run: RecordedRun) -> BlockedRun | UnjudgedRun | None:
+    def hint(self, run: RecordedRun, blocked: BlockedRun) -> PatchHint | None:
+        """Return the `patched()` line that would keep a run that would be blocked; None if no such line is known."""
+        if not blocked.difference or blocked.step is None:
+            return None
+        parted = next(row for row in blocked.difference if row[0].startswith(f"{blocked.step}: "))
+        has, asked = parted[0].partition(": ")[2], parted[1]
+
+        def tried(change: Change) -> bool:
+            if blocked.place is None:
+                return False
+            return self.judge(run, partial(PatchedRun.made, change, blocked.place, has)) is None
+
+        change = next(filter(tried, likely_changes(has, asked)), None)
+        lines = lines_of(change, run.workflow_type, blocked.place, has, asked)
+        return PatchHint(lines, change is not None)
+
+    def judge(self, run: RecordedRun, make: Callable[..., LiveRun] = LiveRun) -> BlockedRun | UnjudgedRun | None:
         """Replay a run. None: the code fits it."""
         definition = self._registry.workflows.get(run.workflow_type)
         if definition is None:
@@ -128,7 +146,7 @@ class Judge:
         )
 
         def replay_it() -> LiveRun:
-            return replayed(self.machine, self._registry, definition, asked, run.history, whole=True)
+            return replayed(self.machine, self._registry, definition, asked, run.history, whole=True, make=make)
 
         try:
             live_run = self._watchdog.here().run(QueryReplay(asked), replay_it)
