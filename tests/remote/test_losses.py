@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 
-from backstay import AsyncClient, AsyncWorker, Signal, WorkflowFailed, activity, query, sleep, wait, workflow
+from backstay import (
+    AsyncClient,
+    AsyncWorker,
+    Signal,
+    WorkflowFailed,
+    activity,
+    activity_info,
+    query,
+    sleep,
+    wait,
+    workflow,
+)
 from backstay.engine import recovery
 from backstay.kernel.task import Block
 from backstay.link.http import HttpClient, Reply
@@ -243,6 +254,39 @@ async def test_an_attempt_that_was_stopped_by_mistake_is_made_again() -> None:
         await eventually(lambda: ran == [1, 1], "the next attempt runs")
         gate.set()
         assert await handle.result() == 2
+
+
+async def test_the_next_attempt_of_a_task_stops_the_one_before_if_its_notice_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when the node that gave the first attempt has no link to the worker, and another node ends its lease."""
+    stopped: list[int] = []
+
+    @activity(type="stuck")
+    async def stuck() -> str:
+        number = activity_info().number
+        if number == 2:
+            return "done"
+        try:
+            await gate.wait()
+        except asyncio.CancelledError:
+            stopped.append(number)
+            raise
+        return "late"
+
+    @workflow(type="one-stuck")
+    def one_stuck() -> str:
+        return stuck.step().run()
+
+    async with Remote(one_stuck, stuck) as app:
+        host = app.worker.host
+        monkeypatch.setattr(host, "on_withdrawn", lambda task_ids: None)
+        handle = await app.start(one_stuck, "s")
+        await eventually(lambda: host.executor.activities.at_work(), "the first attempt runs")
+        (task,) = app.engine.leases
+        app.house.server.release(task)
+        assert await handle.result() == "done"
+        await eventually(lambda: stopped == [1], "the first attempt was stopped")
 
 
 async def test_the_answer_for_an_attempt_leaves_the_next_one_of_its_task_alone() -> None:

@@ -87,6 +87,13 @@ LINK_MUTANTS = [
         ),
     ),
     Mutant(
+        "an attempt goes on beside the next one of its task",
+        "backstay.sdk.remote.host:RemoteHost._start_attempt",
+        "self.executor.withdrawn(task.id)",
+        "pass",
+        link=True,
+    ),
+    Mutant(
         "what is out is lost with its connection",
         "backstay.sdk.remote.worker_link:ServerLink._requeue",
         "self._reports.requeue_sent()",

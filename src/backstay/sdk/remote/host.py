@@ -244,6 +244,10 @@ class RemoteHost:
             self._declined[task.id] = None
             self.reports.give_back(task.id, task.attempt, self.link_of(task.id))
             return
+        if self.leases.get(task.id, task.attempt) != task.attempt:
+            # A node has ended the attempt that this worker still makes, and its notice has not come. From now on the worker lists
+            # the new attempt only, so no node would look for the old one.
+            self.executor.withdrawn(task.id)
         self.leases[task.id] = task.attempt
         self.reports.on_attempt(assignment.activity_attempt_id, task.id)
         try:
