@@ -10,7 +10,7 @@ import pytest
 from dw_support import Place, mistaken
 
 from backstay import Backstay, sleep, workflow
-from backstay.cli.progress import Progress
+from backstay.cli.progress import ProgressLine
 
 
 @workflow
@@ -82,7 +82,7 @@ def test_a_mistake_is_one_line(place: Place, app: str, given: tuple[str, ...], s
 
 def test_progress_says_how_fast_and_how_long(capsys: pytest.CaptureFixture[str]) -> None:
     now = iter([0.0, 0.0, 0.5, 6.0, 7.0, 12.0, 12.0, 14.0])
-    progress = Progress("instances", lambda: next(now))
+    progress = ProgressLine("instances", lambda: next(now))
     for done in (1000, 2000, 13000, 15000, 25000):
         progress("copied", done, 26000)
     progress("compared", 13000, 26000)

@@ -90,13 +90,13 @@ def import_(files: tuple[Path, ...], path: str, key: str | None) -> None:
       dw verdict --app shop.py --db debug.db
     """
     from backstay.cli.problems import CliError
-    from backstay.cli.progress import Progress
+    from backstay.cli.progress import ProgressLine
     from backstay.cli.reading import StoreReader
     from backstay.kernel.machine import Machine
     from backstay.protocol.bundle_import import CannotImport, imported
 
     reports = _checked(files, key)
-    progress = Progress("exports")
+    progress = ProgressLine("exports")
     machine = Machine()
     with StoreReader(path, create=True) as reader:
         if reader.has_workflows():

@@ -1,4 +1,4 @@
-"""Progress on standard error, of everything that may take longer than a second: a line with the pace and an estimate."""
+"""ProgressLine on standard error, of everything that may take longer than a second: a line with the pace and an estimate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from backstay.cli.problems import MOMENT
 EVERY = 5.0  # seconds between two lines where it is no terminal
 
 
-class Progress:
+class ProgressLine:
     """Prints the progress of a command, once it takes more than a second. `things`: what it counts."""
 
     def __init__(self, things: str, clock: Callable[[], float] = time.monotonic) -> None:

@@ -33,14 +33,14 @@ def command(files: tuple[Path, ...], app: Path, as_json: bool) -> None:
     from backstay.cli.console import console
     from backstay.cli.differences import tell_blocked
     from backstay.cli.loading import judge_of, load
-    from backstay.cli.progress import Progress
+    from backstay.cli.progress import ProgressLine
     from backstay.sdk.replay.history_files import UnreadableHistory, files_of, read_run
     from backstay.sdk.replay.replayer import BlockedRun, Replayed, UnjudgedRun, counted
 
     judge = judge_of(load(app))
     out = console()
     blocked, unjudged = list[BlockedRun](), list[UnjudgedRun]()
-    progress = Progress("histories")
+    progress = ProgressLine("histories")
     try:
         found = [one for file in files for one in files_of(file)]
         for number, file in enumerate(found):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from backstay.cli.problems import CliError, Unsuccessful, as_problems
-from backstay.cli.progress import Progress
+from backstay.cli.progress import ProgressLine
 
 if TYPE_CHECKING:
     from backstay.store.copying.copier import CopyReport
@@ -52,7 +52,7 @@ def copy(source: str, target: str, verify_only: bool, restart: bool, with_damage
     if verify_only:
         _existing(target)
     began = time.monotonic()
-    progress = Progress("instances")
+    progress = ProgressLine("instances")
     try:
         with as_problems():
             report = asyncio.run(_copied(source, target, progress, verify_only, restart, with_damaged))
@@ -67,7 +67,7 @@ def copy(source: str, target: str, verify_only: bool, restart: bool, with_damage
 
 
 async def _copied(
-    source: str, target: str, progress: Progress, verify_only: bool, restart: bool, with_damaged: bool
+    source: str, target: str, progress: ProgressLine, verify_only: bool, restart: bool, with_damaged: bool
 ) -> CopyReport:
     from backstay.engine.core.local_kinds import is_local
     from backstay.kernel.machine import Machine
