@@ -153,3 +153,56 @@ unittest.main()
     )
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+CRASHES = """
+from backstay import activity_info
+from backstay.testing import effects
+
+@activity
+def pay(name: str) -> str:
+    effects.once(f"pay {name}", activity_info().idempotency_key if "safe" in name else None)
+    return name
+
+@workflow
+def paying(name: str) -> str:
+    return pay(charge(name))
+
+@pytest.fixture
+def backstay_register():
+    return [paying, charge, pay]
+
+@pytest.mark.crashes
+def test_safe(backstay):
+    fake = backstay.fake(charge, returns="safe")
+    assert backstay.execute(paying, "p-1", "a map") == "safe"
+    assert fake.count >= 1
+
+@pytest.mark.crashes(bound=2, store="sqlite")
+async def test_unsafe(async_backstay):
+    assert await async_backstay.execute(paying, "p-1", "a map") == "receipt for a map"
+
+@pytest.mark.crashes
+def test_own_app():
+    with TestBackstay(register=[paying, charge, pay]) as app:
+        app.fake(charge, calls=lambda name: pytest.fail("this test fails"))
+        app.execute(paying, "p-1", "a map")
+"""
+
+
+def test_a_marked_test_is_explored(tmp_path: Path) -> None:
+    said = pytest_says(CRASHES, tmp_path, "-W", "error", "-k", "test_safe")
+    assert "1 passed" in said, said
+    assert "test_safe: killed at 5 of 5 points" in said, said
+
+
+def test_what_a_crash_breaks_is_reported_and_repeated(tmp_path: Path) -> None:
+    said = pytest_says(CRASHES, tmp_path, "-W", "error", "-k", "test_unsafe")
+    assert "1 failed" in said, said
+    assert "Activity 'pay' needs its idempotency key" in said
+    assert "--backstay-crash=5" in said, said
+    assert said.count("paying  run 1") == 1  # of the trial that failed
+    again = pytest_says(CRASHES, tmp_path, "-k", "test_unsafe", "--backstay-crash=5")
+    assert "'pay receipt for a map' was done 2 times" in again, again
+    elsewhere = pytest_says(CRASHES, tmp_path, "-k", "test_unsafe", "--backstay-crash=1")
+    assert "1 passed" in elsewhere, elsewhere

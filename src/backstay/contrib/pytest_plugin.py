@@ -9,6 +9,7 @@ import asyncio
 import random
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from backstay.testing import AsyncTestBackstay, TestBackstay
 
 ASYNC = "async_backstay"
+EXPLORED = "backstay_crashes"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,6 +30,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_seed,
         default=0,
         help="the seed of ids and random numbers in tests of workflows, or 'random' (default: 0)",
+    )
+    parser.getgroup("backstay").addoption(
+        "--backstay-crash",
+        metavar="SCHEDULE",
+        help="repeat one trial of a crash exploration, as its report says it, such as 5 or o3-1+5.2",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "crashes(bound=50, seed=None, store='memory'): run the test again with its process killed at each commit, and in"
+        " other orders of what happens at once (backstay.testing.explore)",
     )
 
 
@@ -70,36 +85,115 @@ def async_backstay(backstay_register: list[Any], pytestconfig: pytest.Config) ->
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Open `async_backstay` on the loop that runs the test, whichever plugin brings that loop."""
-    test = _async_test(item)
-    if test is None:
+    """Open `async_backstay` on the loop that runs the test, whichever plugin brings that loop. Explore the crashes of a test."""
+    if not isinstance(item, pytest.Function):
         return (yield)
-    function, app = test.obj, cast("AsyncTestBackstay", test.funcargs[ASYNC])
+    function: Any = item.obj
+    marked = item.get_closest_marker("crashes")
+    if marked is not None:
+        item.obj = _explored(item, marked)
+    elif _is_async_test(item):
+        app = cast("AsyncTestBackstay", item.funcargs[ASYNC])
 
-    @wraps(function)
-    async def opened(*args: Any, **kwargs: Any) -> Any:
-        async with app:
-            return await function(*args, **kwargs)
+        @wraps(function)
+        async def opened(*args: Any, **kwargs: Any) -> Any:
+            async with app:
+                return await function(*args, **kwargs)
 
-    test.obj = opened
+        item.obj = opened
     try:
         return (yield)
     finally:
-        test.obj = function
+        item.obj = function
 
 
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run an async test that no other plugin runs."""
-    if _async_test(pyfuncitem) is None:
+    if not _is_async_test(pyfuncitem):
         return None
     names = pyfuncitem._fixtureinfo.argnames  # pyright: ignore[reportPrivateUsage]  # as every plugin for async tests does
     asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
 
-def _async_test(item: pytest.Item) -> pytest.Function | None:
-    found = isinstance(item, pytest.Function) and ASYNC in item.funcargs and iscoroutinefunction(item.obj)
-    return item if found else None  # pyright: ignore[reportReturnType]  # the first condition was just asked
+def _is_async_test(item: pytest.Function) -> bool:
+    return ASYNC in item.funcargs and iscoroutinefunction(item.obj)
+
+
+# -- crashes
+
+
+def _explored(item: pytest.Function, marked: pytest.Mark) -> Any:
+    """Return a test that runs this one in every trial of an exploration. Each trial opens the apps of its fixtures anew."""
+    from backstay.testing.crashes.exploration import Exploration
+    from backstay.testing.crashes.progress import TrialProgress
+
+    function: Any = item.obj
+    fixture = ASYNC if iscoroutinefunction(function) else "backstay"
+    apps: list[Any] = [item.funcargs[fixture]] if fixture in item.funcargs else []
+    exploration = Exploration(
+        f"pytest {item.nodeid}",
+        only=item.config.getoption("backstay_crash"),
+        failures=(Exception, pytest.fail.Exception),
+        values=item.funcargs,
+        progress=TrialProgress(
+            _Writer(item.config) if item.config.pluginmanager.has_plugin("terminalreporter") else None
+        ),
+        **marked.kwargs,
+    )
+    states = [app.doubles() for app in apps]
+
+    def renewed() -> list[Any]:
+        for app, state in zip(apps, states, strict=True):
+            app.begin_anew(state)
+        return apps
+
+    def over() -> None:
+        item.user_properties.append((EXPLORED, str(exploration.result)))
+
+    @wraps(function)
+    def explored(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        for app in apps:
+            app.close()
+        for trial in exploration:
+            with trial, ExitStack() as stack:
+                for app in renewed():
+                    stack.enter_context(app)
+                function(*args, **kwargs)
+        over()
+
+    @wraps(function)
+    async def async_explored(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        for trial in exploration:
+            with trial:
+                async with AsyncExitStack() as stack:
+                    for app in renewed():
+                        await stack.enter_async_context(app)
+                    await function(*args, **kwargs)
+        over()
+
+    return async_explored if iscoroutinefunction(function) else explored
+
+
+class _Writer:
+    """The terminal of pytest, which a test cannot write to by itself."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._writer = config.get_terminal_writer()
+        self.write = self._writer.write
+        self.flush = self._writer.flush
+
+    def isatty(self) -> bool:
+        return self._writer.hasmarkup
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == EXPLORED:
+                terminalreporter.write_line(f"backstay: {report.nodeid}: killed at {value}")
 
 
 # -- reports
@@ -127,4 +221,4 @@ def _begin(config: pytest.Config) -> None:
     """Forget the histories of the last test, and set the seed; if nothing of Backstay is loaded, there is nothing to do."""
     kept: Any = sys.modules.get("backstay.testing.kept")
     if kept is not None:
-        kept.begin(config.getoption("backstay_seed"))
+        kept.begin(config.getoption("backstay_seed"), config.getoption("backstay_crash"))

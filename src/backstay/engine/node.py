@@ -186,9 +186,14 @@ class Node:
         """Stop, and free the database. Decisions that are not on disk are lost: `Engine.drain` waits for them before."""
         self.stop()
         await self.projector.flush()
+        self.abandon()
+        await self.store.close()
+
+    def abandon(self) -> None:
+        """Stop without a last word, as a process that is killed does. The store stays open."""
+        self.stop()
         if self._commits is not None:
             self._commits.close()
         if self._relaxed:
             self._relaxed = False
             collector.restore()
-        await self.store.close()

@@ -12,6 +12,8 @@ from __future__ import annotations
 from backstay.sdk.replay.history_files import UnreadableHistory
 from backstay.testing.app import AsyncTestBackstay
 from backstay.testing.assertions import HistoryAssertion, assert_history
+from backstay.testing.crashes.effects import EffectsLog, effects
+from backstay.testing.crashes.exploration import CrashFailure, Explored, explore
 from backstay.testing.doubles import Fake, FakeCall, MadeToFail
 from backstay.testing.histories import replay
 from backstay.testing.sync_app import TestBackstay
@@ -19,6 +21,9 @@ from backstay.testing.waiting_transport import Stuck
 
 __all__ = [
     "AsyncTestBackstay",
+    "CrashFailure",
+    "EffectsLog",
+    "Explored",
     "Fake",
     "FakeCall",
     "HistoryAssertion",
@@ -27,5 +32,7 @@ __all__ = [
     "TestBackstay",
     "UnreadableHistory",
     "assert_history",
+    "effects",
+    "explore",
     "replay",
 ]

@@ -12,14 +12,19 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar, Unpack, cast
 
+from backstay.kernel.machine import Machine
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol import requests as ask
 from backstay.sdk.author.durations import Duration, to_seconds
 from backstay.sdk.embedded.app import AsyncBackstay, BackstayOptions
 from backstay.sdk.worker.watchdog import WORKFLOW_DEADLINE
-from backstay.store import Ready
+from backstay.store import Ready, Store
+from backstay.store.opening import open_store
+from backstay.store.sqlite.writer import Offload
 from backstay.testing import kept
-from backstay.testing.doubles import Behaviour, Doubles, Fake, MadeToFail
+from backstay.testing.crashes.mortal import MortalProcess
+from backstay.testing.crashes.trial import CrashTrial
+from backstay.testing.doubles import Behaviour, Doubles, DoublesState, Fake, MadeToFail
 from backstay.testing.timekeeper import FAR, Timekeeper, TimeWait
 from backstay.testing.timelines import RUNS, RunHistory, timelines
 from backstay.testing.virtual_world import VirtualWorld
@@ -74,7 +79,8 @@ class AsyncTestBackstay(AsyncBackstay):
         self._workflow_deadline = options.get("workflow_deadline", WORKFLOW_DEADLINE)
         self.registry.register([MadeToFail])
         self._doubles = Doubles(self.registry)
-        self._waiting = WaitingTransport(self._engine_room.call, self._note, self._explained, self._on_thread)
+        self._process: MortalProcess | None = None
+        self._waiting = WaitingTransport(self._ask_engine, self._note, self._explained, self._on_thread)
         self._transport = self._waiting
 
     def register(self, *things: Any) -> None:
@@ -188,6 +194,16 @@ class AsyncTestBackstay(AsyncBackstay):
             self._know(error)
         self._offer()
 
+    def doubles(self) -> DoublesState:
+        """Return what stands in for what, for `begin_anew`."""
+        assert self._doubles is not None
+        return self._doubles.state()
+
+    def begin_anew(self, doubles: DoublesState) -> None:
+        """Forget what a test has done to an app that is not open: let stand in what stood in then."""
+        assert self._doubles is not None
+        self._doubles.restore(doubles)
+
     def _know(self, error: BaseException | type[BaseException]) -> None:
         kind = error if isinstance(error, type) else type(error)
         if issubclass(kind, Exception):
@@ -255,12 +271,16 @@ class AsyncTestBackstay(AsyncBackstay):
     # -- opening and closing
 
     async def _open(self) -> Any:
+        if isinstance(kept.trial, CrashTrial):
+            self._join(kept.trial)
         await super()._open()
         world = self._open_world()
         self._waiting.time = time = Timekeeper(
             world, self._busy, self._next_wake, max_jumps=self._max_jumps, patience=self._patience
         )
         self.engine.commits.observe(time.committed)
+        if self._process is not None:
+            self._process.opened(time)
         kept.opened.add(self)
         return self
 
@@ -280,6 +300,8 @@ class AsyncTestBackstay(AsyncBackstay):
 
     async def _close(self) -> None:
         kept.opened.discard(self)
+        if self._process is not None:
+            await self._process.end(self.runs)
         if kept.histories is not None:
             kept.histories += await self.runs()
         self._time().close()
@@ -288,13 +310,59 @@ class AsyncTestBackstay(AsyncBackstay):
         try:
             await super()._close()
         finally:
-            self._waiting.time = self._clock = None
+            self._waiting.time = self._clock = self._process = None
 
     def _virtual_world(self) -> VirtualWorld:
-        self._clock = VirtualWorld(
-            round(self._began.timestamp() * SECOND), kept.seed if self._seed is None else self._seed
-        )
+        began, seed = round(self._began.timestamp() * SECOND), kept.seed if self._seed is None else self._seed
+        self._clock = VirtualWorld(began, seed) if self._process is None else self._process.world(began, seed)
         return self._clock
+
+    # -- processes that are killed
+
+    def _join(self, trial: CrashTrial) -> None:
+        """Become a part of a trial: this app is a process that may be killed, and the next ones after it."""
+        assert self._doubles is not None
+        self._process = MortalProcess(self, trial)
+        known = self.registry
+        trial.keep(
+            [
+                *(one.target for one in known.workflows.values()),
+                *(one.fn for one in known.activities.values()),
+                *known.instances.values(),
+            ]
+        )
+
+    def _deployed(self) -> None:
+        super()._deployed()
+        if self._process is not None:
+            self._process.gated(self.executor.activities)
+
+    async def _ask_engine(self, request: ask.Request[Any]) -> Any:
+        if self._process is None:
+            return await self._engine_room.call(request)
+        return await self._process.call(request)
+
+    async def reopen(self) -> None:
+        """Open the store in the next process."""
+        await super()._open()
+        self._time().move_to(self._open_world())
+        self.engine.commits.observe(self._time().committed)
+
+    async def abandon(self) -> None:
+        """Lose the process: nothing that it has not written is kept."""
+        self._engine_room.api = None
+        self._drains.end()
+        self.executor.stop()
+        self._host.close()
+        self._node.abandon()
+
+    def ask_engine(self, request: ask.Request[Any]) -> Awaitable[Any]:
+        return self._engine_room.call(request)
+
+    async def _open_store(self, machine: Machine, offload: Offload | None) -> Store:
+        if self._process is None:
+            return await super()._open_store(machine, offload)
+        return await self._process.open_store(lambda path: open_store(path, machine.kinds, offload))
 
     def _open_world(self) -> VirtualWorld:
         if self._clock is None:
@@ -316,7 +384,8 @@ class AsyncTestBackstay(AsyncBackstay):
     def _busy(self) -> int:
         """How many attempts run that end by themselves."""
         assert self._doubles is not None
-        return self.executor.activities.busy() - len(self._doubles.hanging)
+        waits = 0 if self._process is None else self._process.acted(self._on_thread)
+        return self.executor.activities.busy() - len(self._doubles.hanging) - waits
 
     def _next_wake(self) -> Micros | None:
         """The next deadline of a workflow, in memory or on disk."""

@@ -115,6 +115,12 @@ def _is_error(thing: Any) -> bool:
     return isinstance(thing, BaseException) or (isinstance(thing, type) and issubclass(thing, BaseException))
 
 
+DoublesState = tuple[
+    dict[str, tuple[Behaviour | None, Fake | None, int, Any]],
+    dict[str, tuple[WorkflowDefinition | None, WorkflowDefinition]],
+]
+
+
 class Doubles:
     """The doubles of one app. They are put into its registry, and taken out while the app registers other code."""
 
@@ -159,6 +165,27 @@ class Doubles:
         for type, (_, stand_in) in list(self._children.items()):
             self._children[type] = self._registry.workflows.get(type), stand_in
             self._registry.workflows[type] = stand_in
+
+    def state(self) -> DoublesState:
+        """Return what stands in for what, for `restore`."""
+        return (
+            {type: (one.behaviour, one.fake, one.failing, one.error) for type, one in self._activities.items()},
+            dict(self._children),
+        )
+
+    def restore(self, state: DoublesState) -> None:
+        """Let stand in what stood in then. No fake has been called yet."""
+        activities, children = state
+        self.take_out()
+        for type in set(self._children) - set(children):
+            if self._children[type][0] is None:
+                del self._registry.workflows[type]
+        self._children = dict(children)
+        for type, double in self._activities.items():
+            double.behaviour, double.fake, double.failing, double.error = activities.get(type, (None, None, 0, None))
+            if double.fake is not None:
+                double.fake.calls.clear()
+        self.put_in()
 
     # -- activities
 

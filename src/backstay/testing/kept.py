@@ -14,6 +14,13 @@ histories: list[RunHistory] | None = None
 """The histories of apps that have closed during a test. None: no plugin reports them."""
 
 
+trial: object | None = None
+"""The trial of a crash exploration that apps which open now are part of."""
+
+crash: str | None = None
+"""The one schedule that crash explorations run, if `--backstay-crash` gives one."""
+
+
 class Open(Protocol):
     """An app that is open."""
 
@@ -23,10 +30,10 @@ class Open(Protocol):
 opened: WeakSet[Open] = WeakSet()
 
 
-def begin(of: int) -> None:
+def begin(of: int, schedule: str | None) -> None:
     """A test begins: histories are kept from here on."""
-    global seed, histories
-    seed, histories = of, []
+    global seed, crash, histories
+    seed, crash, histories = of, schedule, []
 
 
 def told() -> str:

@@ -13,7 +13,7 @@ from backstay.sdk.client.sync import Client
 from backstay.sdk.embedded.app import Backstay, BackstayOptions
 from backstay.sdk.embedded.thread import EngineThread
 from backstay.testing.app import MAX_JUMPS, NEW_YEAR, PATIENCE, AsyncTestBackstay
-from backstay.testing.doubles import Behaviour, Fake
+from backstay.testing.doubles import Behaviour, DoublesState, Fake
 from backstay.testing.timelines import RunHistory
 
 T = TypeVar("T")
@@ -117,6 +117,14 @@ class TestBackstay(Backstay):
     def fail_next(self, target: Any, times: int = 1, error: BaseException | type[BaseException] | None = None) -> None:
         """Let the next attempts of an activity fail. Those after them do what the activity, or its fake, does."""
         self._on_its_thread(lambda: self._test_app.fail_next(target, times, error))
+
+    def doubles(self) -> DoublesState:
+        """Return what stands in for what, for `begin_anew`."""
+        return self._test_app.doubles()
+
+    def begin_anew(self, doubles: DoublesState) -> None:
+        """Forget what a test has done to an app that is not open: let stand in what stood in then."""
+        self._test_app.begin_anew(doubles)
 
     def timeline(self, id: str) -> str:
         """Return what has happened in a workflow as text, as `dw history` prints it."""

@@ -87,6 +87,13 @@ class Timekeeper:
         self._commits = 0  # since then, or since the last jump
         self._eased = 0  # calls and tasks that have ended
         self._impatience: asyncio.TimerHandle | None = None
+        self.let_in: Callable[[], bool] = lambda: False
+        """Lets something enter the engine, when all is quiet. False: nothing waits for that."""
+        world.eased = self._ease
+
+    def move_to(self, world: VirtualWorld) -> None:
+        """The process in the world was killed, and another one has begun in this world."""
+        self._world = world
         world.eased = self._ease
 
     # -- waiting
@@ -159,7 +166,10 @@ class Timekeeper:
             self._world.look()
             self.arm()
         elif not self._working() or any(wait.while_running for wait in self._waits):
-            self._go_on()
+            if self.let_in():
+                self.arm()
+            else:
+                self._go_on()
         # else the end of a call or a task arms again
 
     def _working(self) -> bool:

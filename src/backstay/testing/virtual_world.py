@@ -57,9 +57,10 @@ class CountedPool:
         world.calls += 1
 
         def answered(result: T) -> None:
-            world.calls -= 1
-            world.eased()
-            done(result)
+            if world.alive():
+                world.calls -= 1
+                world.eased()
+                done(result)
 
         self._pool.submit(call, answered)
 
@@ -82,6 +83,10 @@ class VirtualWorld(AsyncioWorld):
         """Calls on threads that are not answered yet."""
         self.eased: Callable[[], object] = lambda: None
         """Called when a call on a thread or a task has ended."""
+
+    def alive(self) -> bool:
+        """Whether the process in it has not been killed."""
+        return True
 
     def now(self) -> Micros:
         return self._time
