@@ -116,11 +116,11 @@ async def _judged(
     state: Path | None,
 ) -> None:
     from backstay.cli.loading import judge_of
-    from backstay.cli.progress import Progress
+    from backstay.cli.progress import ProgressLine
     from backstay.sdk.replay.verdict import count_open_runs, judge_open_runs
 
     judge = judge_of(program)
-    progress = Progress("open runs")
+    progress = ProgressLine("open runs")
     saved = time.monotonic()
 
     def after_each(now: Verdict) -> None:
