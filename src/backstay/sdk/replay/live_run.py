@@ -195,9 +195,7 @@ class LiveRun:
         """Put the record of a local activity that ended in the place kept for it, and resume the code."""
         del self.locals[step]
         self.commands[self.commands.index(LocalActivityPlaceholder(step=step))] = command
-        waiter = self._waiting.pop(step, None)
-        if waiter is not None:
-            self._resolve(waiter, outcome)
+        self._answering(step)(outcome)
         if self.block is None and not self.looking:
             self.reactions.settle(self)
 
