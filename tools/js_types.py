@@ -1,7 +1,7 @@
 """Types for the operator's page, made of the server's own: `python -m tools.js_types FILE`.
 
 The modules of Waterline are JavaScript with types in comments. What they ask the server for has the shapes that its handlers say
-they return (`Route.answer`), and what they send has those that requests are decoded into. Both are written here as
+they return (`Route.answer_types`), and what they send has those that requests are decoded into. Both are written here as
 TypeScript, for the check of the page's code, which is made where it is needed and kept nowhere. An answer whose handler says no
 shape is `any`.
 """
@@ -81,10 +81,11 @@ def declarations(routes: Iterable[Route]) -> str:
     bodies: dict[str, list[tuple[str, str]]] = {}
     for route in sorted((route for route in routes if route.plane in PLANES), key=_place):
         # A handler with a dry run of its own answers two shapes.
-        shape = None if route.own_dry_run else route.answer
+        types = () if route.own_dry_run else route.answer_types
         method, path = route.method.capitalize(), _pattern(route.path)
         # A route that says nothing is listed, too, or a shorter path would be taken for it.
-        told = "any" if shape is None else f"Stamped & {found.of(shapes.type_info(shape))}"
+        shown = " | ".join(found.of(shapes.type_info(kind)) for kind in types)
+        told = "any" if not types else f"Stamped & ({shown})" if len(types) > 1 else f"Stamped & {shown}"
         answers.setdefault(method, []).append((path, told))
         if route.body is not None:
             bodies.setdefault(f"{method}Body", []).append((path, found.of(shapes.type_info(route.body))))

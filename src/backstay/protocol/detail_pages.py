@@ -6,9 +6,10 @@ Short runs are shown whole. The detail says of each list how many entries there 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
+from msgspec import Meta, Struct
 
 from backstay.protocol.redaction import payloads
 
@@ -70,16 +71,20 @@ def _shorten(entries: list[dict[str, Any]], sizes: list[int], room: int, from_fr
     entries[:] = [entry for place, entry in enumerate(entries) if place in kept]
 
 
+class ShownPart(Struct, frozen=True, kw_only=True):
+    """How much of a list the detail has."""
+
+    total: int
+    shown: int
+    truncated: bool
+    href: Annotated[str | None, Meta(description="Where all of it is read page by page.")]
+
+
 def collections(
     lists: Mapping[str, list[dict[str, Any]]], totals: Mapping[str, int], places: Mapping[str, str]
-) -> dict[str, dict[str, Any]]:
-    """What is shown of each list: `total`, `shown`, `truncated`, and `href`, where all of it is read page by page."""
+) -> dict[str, ShownPart]:
+    """How much is shown of each list. `places`: where all of it is read."""
     return {
-        name: {
-            "total": total,
-            "shown": len(lists[name]),
-            "truncated": len(lists[name]) < total,
-            "href": places.get(name),
-        }
+        name: ShownPart(total=total, shown=len(lists[name]), truncated=len(lists[name]) < total, href=places.get(name))
         for name, total in totals.items()
     }

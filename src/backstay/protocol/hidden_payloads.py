@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from backstay.protocol.redaction import FRAME
+from backstay.protocol.wire_fields import wire_fields
 
 HIDDEN = "[hidden: this token reads no payloads]"
 
@@ -56,5 +57,5 @@ def hide(value: Any) -> Any:
     if isinstance(value, msgspec.Raw):
         return hide(msgspec.json.decode(value))
     if isinstance(value, msgspec.Struct):
-        return hide(msgspec.to_builtins(value))
+        return hide(wire_fields(value))
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 from msgspec import Struct
 
@@ -66,18 +66,38 @@ class QuietFormat(UtcFormat):
         return "…"
 
 
-def shown_event(entry: Recorded, run_id: str, story: Story, mode: PayloadMode = "blob") -> dict[str, Any]:
-    """One event of a page."""
+class ShownEvent(TypedDict):
+    """One event of a page: its recorded facts, its subject, and a line of text."""
+
+    id: str
+    sequence: int
+    event_type: str
+    payload: dict[str, Any]
+    recorded_at: str
+    workflow_task_id: str | None
+    workflow_command_id: str | None
+    timestamp: str
+    decided_after: int | None
+    step: int | None
+    kind: str
+    words: str
+    mark: str
+    tone: str
+    shown: bool
+
+
+def shown_event(entry: Recorded, run_id: str, story: Story, mode: PayloadMode = "blob") -> ShownEvent:
     wire = operator_event(entry, run_id)
     payload: dict[str, Any] = wire["payload"]
     show_payloads(payload, mode, BRIEF)
-    return {
+    shown = {
         **wire,
         "timestamp": wire["recorded_at"],
         "decided_after": entry.context.decided_after,
         "step": getattr(entry.event, "sequence", None),
         **_told(entry, story),
     }
+    return cast(ShownEvent, shown)
 
 
 def single_event(entry: Recorded, run_id: str, story: Story, quiet: bool = False) -> dict[str, Any]:

@@ -50,13 +50,13 @@ def stream_document() -> bytes:
 
 def openapi(routes: Iterable[Route]) -> dict[str, Any]:
     routes = list(routes)
-    answers = {route: _answer(route) for route in routes}
-    types = list(dict.fromkeys(kind for route in routes for kind in (route.body, answers[route]) if kind is not None))
+    bodies = [route.body for route in routes if route.body is not None]
+    types = list(dict.fromkeys([*bodies, *(kind for route in routes for kind in _answer_types(route))]))
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     by_type: dict[Any, Any] = dict(zip(types, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        operation = _operation(route, by_type.get(route.body), by_type.get(answers[route]))
+        operation = _operation(route, by_type.get(route.body), [by_type[kind] for kind in _answer_types(route)])
         paths.setdefault(route.path, {})[route.method.lower()] = operation
     return {
         "openapi": "3.1.0",
@@ -70,12 +70,12 @@ def openapi(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
-def _answer(route: Route) -> Any:
-    """The type of an answer. On our own routes it may be something else."""
-    return None if route.answers != "application/json" or route.plane == "own" else route.answer
+def _answer_types(route: Route) -> tuple[Any, ...]:
+    """The types of an answer. On our own routes it may be something else."""
+    return () if route.answers != "application/json" or route.plane == "own" else route.answer_types
 
 
-def _operation(route: Route, body: Any, answer: Any) -> dict[str, Any]:
+def _operation(route: Route, body: Any, answers: list[Any]) -> dict[str, Any]:
     said = inspect.getdoc(route.handler) or route.handler.__name__.replace("_", " ")
     operation: dict[str, Any] = {
         "operationId": "_".join([route.method.lower(), *_WORDS.findall(route.path.removeprefix("/api/"))]),
@@ -85,7 +85,7 @@ def _operation(route: Route, body: Any, answer: Any) -> dict[str, Any]:
         "responses": {
             "2XX": {
                 "description": "done",
-                "content": {route.answers: {"schema": _done(route, answer)}},
+                "content": {route.answers: {"schema": _done(route, answers)}},
             },
             "4XX": _refusal("refused"),
             "503": {
@@ -103,10 +103,12 @@ def _operation(route: Route, body: Any, answer: Any) -> dict[str, Any]:
     return operation
 
 
-def _done(route: Route, answer: Any) -> dict[str, Any]:
+def _done(route: Route, answers: list[Any]) -> dict[str, Any]:
     """The schema of a successful answer; on our own routes it may be a list or a plain value."""
-    if answer is not None:
-        return {"anyOf": [answer, _REHEARSED]} if route.changes else answer
+    if route.changes and answers:
+        answers = [*answers, _REHEARSED]
+    if answers:
+        return {"anyOf": answers} if len(answers) > 1 else answers[0]
     if route.answers != "application/json":
         return {"type": "string"}
     return {} if route.plane == "own" else {"type": "object"}

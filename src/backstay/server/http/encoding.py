@@ -18,6 +18,7 @@ import msgspec
 from backstay.kernel.values import Micros
 from backstay.protocol.history import iso
 from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER, VERSION, VERSION_HEADER
+from backstay.protocol.wire_fields import wire_fields
 from backstay.server.access.hidden_payloads import hidden
 from backstay.server.http.messages import HttpRequest, HttpResponse
 from backstay.server.http.router import Route
@@ -147,7 +148,7 @@ def with_safe_numbers(value: Any) -> Any:
     if isinstance(value, msgspec.Raw):
         return with_safe_numbers(msgspec.json.decode(value))
     if isinstance(value, msgspec.Struct):
-        return with_safe_numbers(msgspec.to_builtins(value))
+        return with_safe_numbers(wire_fields(value))
     return value
 
 

@@ -11,6 +11,7 @@ import httptools
 import msgspec
 from msgspec import Struct
 
+from backstay.protocol.wire_fields import wire_fields
 from backstay.server.access.accounts import account_of
 from backstay.server.access.auth import ANYBODY, Caller, Role
 from backstay.server.http.errors import HttpError, invalid, undecodable
@@ -208,7 +209,7 @@ class HttpResponse(NamedTuple):
     @property
     def fields(self) -> Mapping[str, Any]:
         """The fields of the body, for code that reads an answer before it is encoded."""
-        return msgspec.to_builtins(self.body) if isinstance(self.body, Struct) else self.body
+        return wire_fields(self.body) if isinstance(self.body, Struct) else self.body
 
 
 class ClientDisconnected(Exception):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, is_typeddict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, is_typeddict
 from urllib.parse import unquote
 
 from msgspec import Struct, StructMeta
@@ -57,17 +57,17 @@ class Route(NamedTuple):
     payload_free: bool = False  # bytes that it sends as they are hold no payload, so everybody may read them
     own_dry_run: bool = False  # the handler itself looks at `dry_run`
     only_reads: bool = False  # although its method is one that changes things
-    told: Any = None  # the type of a successful answer, where the handler wraps it into a response
+    told: Any = None  # the type of a successful answer, or a union of types, where the handler wraps it into a response
 
     @property
-    def answer(self) -> Any:
-        """The type of a successful answer: the return annotation of the handler. None if it says no shape."""
+    def answer_types(self) -> tuple[Any, ...]:
+        """The types of a successful answer: the return annotation of the handler. None if it names no type."""
         if self.told is not None:
-            return self.told
+            return get_args(self.told) or (self.told,)
         handler: Any = inspect.unwrap(self.handler)
-        said = handler.__annotations__.get("return")
-        shape: Any = handler.__globals__.get(said) if isinstance(said, str) else said
-        return shape if is_typeddict(shape) or isinstance(shape, StructMeta) else None
+        annotation = handler.__annotations__.get("return") or ""
+        types = [handler.__globals__.get(name) for name in annotation.split(" | ")]
+        return tuple(kind for kind in types if is_typeddict(kind) or isinstance(kind, StructMeta))
 
     @property
     def changes(self) -> bool:

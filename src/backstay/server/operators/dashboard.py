@@ -7,7 +7,7 @@ views: all of it durable, so a restart changes nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 from msgspec.structs import asdict
@@ -23,6 +23,30 @@ WEEK = 7 * 24 * HOUR
 UNHEALTHY, DEGRADED = 0.5, 0.95  # the share of runs that completed, of those that completed or failed
 
 MetricsOf = Callable[[str], Awaitable[dict[str, Any]]]
+
+
+class AttentionCounts(TypedDict):
+    count: int
+    causes: list[dict[str, Any]]
+
+
+class DashboardAnswer(TypedDict):
+    """A dict, to which a replacement of the boundary may add fields. Its time of generation is that of the answer."""
+
+    namespace: str
+    flows: int
+    flows_per_minute: float
+    flows_past_hour: int
+    exceptions_past_hour: int
+    failed_flows_past_week: int
+    max_wait_time_workflow: dict[str, Any] | None
+    max_duration_workflow: dict[str, Any] | None
+    max_exceptions_workflow: dict[str, Any] | None
+    workflow_type_health: list[dict[str, Any]]
+    needs_attention: AttentionCounts
+    fleet_overview: dict[str, Any]
+    fleet_trends_series: dict[str, Any]
+    operator_metrics: dict[str, Any]
 
 
 class Dashboard:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Meta, Struct
 
 from backstay.kernel.features.message_stream import SIGNAL
 from backstay.kernel.features.stream.append import BATCH
@@ -116,37 +118,55 @@ def matching_role(server: Server) -> dict[str, Any]:
     }
 
 
-async def cluster_info(server: Server, request: HttpRequest) -> dict[str, Any]:
+class ClusterInfoAnswer(Struct, frozen=True, kw_only=True):
+    server_id: str
+    server: str
+    version: str
+    default_namespace: str
+    environment: Annotated[dict[str, str | None], Meta(description="The name and colour that the page shows.")]
+    supported_sdk_versions: dict[str, str]
+    capabilities: dict[str, Any]
+    limits: dict[str, int]
+    structural_limits: dict[str, int]
+    worker_fleet: dict[str, int]
+    topology: Annotated[dict[str, Any], Meta(description="This node among the nodes of the database.")]
+    client_compatibility: dict[str, Any]
+    control_plane: dict[str, Any]
+    worker_protocol: dict[str, Any]
+    auth_composition_contract: dict[str, Any]
+
+
+async def cluster_info(server: Server, request: HttpRequest) -> ClusterInfoAnswer:
     settings = server.settings
-    return {
-        "server_id": settings.server_id,
-        "server": "backstay",
-        "version": version("backstay"),
-        "default_namespace": settings.default_namespace,
-        "environment": {"name": settings.environment_name, "colour": settings.environment_colour},
-        "supported_sdk_versions": {"python": ">=2.0", "cli": ">=0.1"},
-        "capabilities": {
+    return ClusterInfoAnswer(
+        server_id=settings.server_id,
+        server="backstay",
+        version=version("backstay"),
+        default_namespace=settings.default_namespace,
+        environment={"name": settings.environment_name, "colour": settings.environment_colour},
+        supported_sdk_versions={"python": ">=2.0", "cli": ">=0.1"},
+        capabilities={
             "payload_codecs": [CODEC],
             "response_compression": ["gzip"],
             "standalone_activities": True,
             "workflow_streams": True,
             "message_streams": True,
         },
-        "limits": _limits(settings),
-        "structural_limits": {name: getattr(_STRUCTURAL, name) for name in _STRUCTURAL.__struct_fields__},
-        "worker_fleet": {
+        limits=_limits(settings),
+        structural_limits={name: getattr(_STRUCTURAL, name) for name in _STRUCTURAL.__struct_fields__},
+        worker_fleet={
             "heartbeat_interval_seconds": settings.heartbeat_interval_seconds,
             "stale_after_seconds": settings.worker_stale_after_seconds,
         },
-        "topology": topology(server.node, settings, stopping=server.draining, rests=server.sweep_policy.rests())
+        topology=topology(server.node, settings, stopping=server.draining, rests=server.sweep_policy.rests())
         | {"matching_role": matching_role(server)},
-        "client_compatibility": {
+        client_compatibility={
             "authority": "protocol_manifests",
             "top_level_version_role": "informational",
             "fail_closed": True,
             "clients": {"cli": {"supported_versions": ">=0.1"}, "sdk-python": {"supported_versions": ">=2.0"}},
         },
-        "control_plane": {
+        control_plane={
             "version": CONTROL_PLANE,
             "header": CONTROL_PLANE_HEADER,
             "response_contract": {"schema": "durable-workflow.v2.control-plane-response.contract", "version": 1},
@@ -156,13 +176,13 @@ async def cluster_info(server: Server, request: HttpRequest) -> dict[str, Any]:
                 "operations": _OPERATIONS,
             },
         },
-        "worker_protocol": {
+        worker_protocol={
             "version": VERSION,
             "evolution_rule": EVOLUTION,
             "server_capabilities": server.capabilities,
         },
-        "auth_composition_contract": _AUTH,
-    }
+        auth_composition_contract=_AUTH,
+    )
 
 
 def _limits(settings: Settings) -> dict[str, int]:

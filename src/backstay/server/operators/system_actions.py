@@ -100,7 +100,7 @@ class SystemActions:
         action = ACTIONS.get((request.method, route))
         if action is None:
             return
-        body = answer.fields
+        body: dict[str, Any] = msgspec.to_builtins(answer.body)
         names = [
             *request.params.values(),
             *(body.get(name) for name in ("token_id", "session_id", "name", "bulk_id", "id")),

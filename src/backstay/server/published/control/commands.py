@@ -6,9 +6,10 @@ too: the answer is an error with its id.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.structs import replace
 
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.update import UpdateAccepted, UpdateCompleted
@@ -21,6 +22,7 @@ from backstay.protocol.payloads import arguments, decoded, envelope
 from backstay.protocol.tasks import optional_iso
 from backstay.server.access.auth import OPERATOR
 from backstay.server.access.origin import origin, source
+from backstay.server.http.answer_types import joined
 from backstay.server.http.errors import HttpError, invalid
 from backstay.server.http.messages import HttpRequest, HttpResponse
 from backstay.server.http.router import Route
@@ -65,6 +67,78 @@ class CommandBody(Struct, frozen=True, kw_only=True):
     request_id: RequestId | None = None
 
 
+class CommandAnswer(Struct, frozen=True, kw_only=True):
+    """The receipt of a command. A command that writes nothing, because a history is damaged, has no command id."""
+
+    workflow_id: str
+    run_id: str | UnsetType | None = UNSET
+    namespace: str
+    command_id: Annotated[str, Meta(description="The id under which the command is in the history.")] | UnsetType = (
+        UNSET
+    )
+    command_sequence: int | UnsetType | None = UNSET
+    command_status: Literal["accepted", "rejected"] | UnsetType = UNSET
+    command_source: Annotated[str, Meta(description="What kind of caller sent it.")] | UnsetType = UNSET
+    target_scope: Annotated[Literal["run", "instance"], Meta(description="What the path names.")] | UnsetType = UNSET
+    outcome: str | None
+    request_id: str | UnsetType | None = UNSET
+    retained: Annotated[bool, Meta(description="An earlier request with this id was answered.")] | UnsetType = UNSET
+    intent_verified: bool | UnsetType = UNSET
+
+
+class SignalAnswer(CommandAnswer, frozen=True, kw_only=True):
+    signal_name: str | None
+    signal_id: str | None
+
+
+class SignalWithStartAnswer(CommandAnswer, frozen=True, kw_only=True):
+    """`start_…`: of the run that was started for the signal, if one was."""
+
+    signal_name: str
+    start_outcome: str | UnsetType = UNSET
+    start_command_id: str | UnsetType | None = UNSET
+
+
+class MessageAnswer(CommandAnswer, frozen=True, kw_only=True):
+    stream_name: str
+    message_id: str
+    position: Annotated[int | None, Meta(description="Its place in the stream.")]
+    duplicate: Annotated[bool, Meta(description="Whether the stream had a message of this id.")]
+
+
+class UpdateStatusAnswer(Struct, frozen=True, kw_only=True):
+    """The status of an update. `result` is that of a completed one, and `failure_…` of a failed one."""
+
+    workflow_id: str | UnsetType = UNSET
+    run_id: str | UnsetType | None = UNSET
+    wait_for: str
+    update_id: str | None
+    update_name: str | None
+    update_status: Literal["accepted", "completed", "failed", "rejected"] | str
+    outcome: Literal["update_accepted", "update_completed", "update_failed"]
+    wait_timed_out: bool
+    wait_timeout_seconds: float | None
+    result: Any
+    result_envelope: dict[str, str] | None
+    workflow_sequence: int | UnsetType | None = UNSET
+    closed_at: str | UnsetType | None = UNSET
+    failure_id: str | UnsetType | None = UNSET
+    failure_message: str | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+    reason: Literal["update_failed"] | UnsetType = UNSET
+    exception_type: str | UnsetType | None = UNSET
+
+
+if TYPE_CHECKING:
+
+    class UpdateAnswer(UpdateStatusAnswer, frozen=True, kw_only=True): ...
+else:
+    UpdateAnswer = joined(
+        *("UpdateAnswer", __name__, CommandAnswer, UpdateStatusAnswer),
+        about="The receipt of an update, and its status when the wait was over.",
+    )
+
+
 class SignalWithStartBody(StartBody, frozen=True, kw_only=True):
     signal_input: Any = None
 
@@ -96,9 +170,8 @@ async def signal(server: Server, request: HttpRequest) -> HttpResponse:
             signal_name=request.params["name"], arguments=positional, named=named, **addressed(request, body.request_id)
         )
     )
-    return HttpResponse(
-        accepted(request, done, body.request_id) | {"signal_name": done.target_name, "signal_id": done.signal_id}, 202
-    )
+    receipt = accepted(request, done, body.request_id)
+    return HttpResponse(SignalAnswer(**receipt, signal_name=done.target_name, signal_id=done.signal_id), 202)
 
 
 async def append_message(server: Server, request: HttpRequest) -> HttpResponse:
@@ -112,8 +185,14 @@ async def append_message(server: Server, request: HttpRequest) -> HttpResponse:
             **addressed(request, None),
         )
     )
-    told = {"stream_name": done.stream_name, "message_id": done.message_id, "position": done.position}
-    return HttpResponse(accepted(request, done.command, None) | told | {"duplicate": done.command.repeated}, 202)
+    answer = MessageAnswer(
+        **accepted(request, done.command, None),
+        stream_name=done.stream_name,
+        message_id=done.message_id,
+        position=done.position,
+        duplicate=done.command.repeated,
+    )
+    return HttpResponse(answer, 202)
 
 
 async def signal_with_start(server: Server, request: HttpRequest) -> HttpResponse:
@@ -133,13 +212,15 @@ async def signal_or_start(
             request_id=request.headers.get("x-request-id"),
         )
     )
-    answer = accepted(request, done.signalled, None) | {"signal_name": request.params["name"]}
+    receipt = accepted(request, done.signalled, None)
+    answer = SignalWithStartAnswer(**receipt, signal_name=request.params["name"])
     if done.started is not None:
-        answer |= {
-            "run_id": done.started.run_id,
-            "start_outcome": done.started.outcome,
-            "start_command_id": done.started.command_id,
-        }
+        answer = replace(
+            answer,
+            run_id=done.started.run_id,
+            start_outcome=done.started.outcome,
+            start_command_id=done.started.command_id,
+        )
     return HttpResponse(answer, 202)
 
 
@@ -167,10 +248,10 @@ async def update_with(server: Server, request: HttpRequest, body: UpdateWorkflow
             **addressed(request, body.request_id),
         )
     )
-    answer: dict[str, Any] = {}
-    if status.command is not None:
-        answer = accepted(request, status.command, body.request_id, operation="update")
-    return updated(status, answer | {"wait_for": body.wait_for})
+    if status.command is None:
+        return updated(status, UpdateStatusAnswer, {"wait_for": body.wait_for})
+    receipt = accepted(request, status.command, body.request_id, operation="update")
+    return updated(status, UpdateAnswer, receipt | {"wait_for": body.wait_for})
 
 
 async def get_update(server: Server, request: HttpRequest) -> HttpResponse:
@@ -186,7 +267,8 @@ async def get_update(server: Server, request: HttpRequest) -> HttpResponse:
             wait_seconds=seconds,
         )
     )
-    return updated(status, {"workflow_id": status.workflow_id, "run_id": status.run_id, "wait_for": "status"})
+    about = {"workflow_id": status.workflow_id, "run_id": status.run_id, "wait_for": "status"}
+    return updated(status, UpdateStatusAnswer, about)
 
 
 async def _of_run(server: Server, request: HttpRequest) -> None:
@@ -202,34 +284,36 @@ async def _of_run(server: Server, request: HttpRequest) -> None:
     raise HttpError(404, "update_not_found", said, run_id=row.run_id, update_id=update_id)
 
 
-def updated(status: tell.UpdateStatus, answer: dict[str, Any]) -> HttpResponse:
-    answer |= {
-        "update_id": status.update_id,
-        "update_name": status.update_name,
-        "update_status": status.update_status,
-        "outcome": {"completed": "update_completed", "failed": "update_failed"}.get(
-            status.update_status, "update_accepted"
-        ),
-        "wait_timed_out": status.wait_timed_out,
-        "wait_timeout_seconds": status.wait_timeout_seconds,
-        "result": None,
-        "result_envelope": None,
-    }
+def updated(status: tell.UpdateStatus, answer_type: type[UpdateStatusAnswer], about: dict[str, Any]) -> HttpResponse:
+    """The status of an update as an answer of this type. `about`: its further fields."""
+    outcome = _OUTCOMES.get(status.update_status, "update_accepted")
+    about |= {"update_id": status.update_id, "update_status": status.update_status, "outcome": outcome}
+    answer = answer_type(
+        **about,
+        update_name=status.update_name,
+        wait_timed_out=status.wait_timed_out,
+        wait_timeout_seconds=status.wait_timeout_seconds,
+        result=None,
+        result_envelope=None,
+    )
     if status.event is None or not isinstance(status.event.event, UpdateCompleted):
         return HttpResponse(answer, 202)
     end = status.event.event
-    answer |= {"workflow_sequence": end.sequence, "closed_at": optional_iso(status.event.at)}
+    answer = replace(answer, workflow_sequence=end.sequence, closed_at=optional_iso(status.event.at))
     if status.update_status == "completed":
-        answer |= {"result": decoded(end.result), "result_envelope": envelope(end.result)}
-        return HttpResponse(answer, 200)
-    answer |= {
-        "failure_id": end.failure_id,
-        "failure_message": end.message,
-        "message": end.message,
-        "reason": "update_failed",
-        "exception_type": end.exception_type,
-    }
+        return HttpResponse(replace(answer, result=decoded(end.result), result_envelope=envelope(end.result)), 200)
+    answer = replace(
+        answer,
+        failure_id=end.failure_id,
+        failure_message=end.message,
+        message=end.message,
+        reason="update_failed",
+        exception_type=end.exception_type,
+    )
     return HttpResponse(answer, 422)
+
+
+_OUTCOMES = {"completed": "update_completed", "failed": "update_failed"}
 
 
 def accepted(request: HttpRequest, done: CommandReply, request_id: str | None, operation: str = "") -> dict[str, Any]:
@@ -276,11 +360,29 @@ RUN_PATHS = ("/api/workflows/{workflow_id}", "/api/workflows/{workflow_id}/runs/
 
 ROUTES = [
     *(
-        Route("POST", f"{place}/signal/{{name}}", signal, "control", OPERATOR, "signal", body=SignalBody)
+        Route(
+            "POST",
+            f"{place}/signal/{{name}}",
+            signal,
+            "control",
+            OPERATOR,
+            "signal",
+            body=SignalBody,
+            told=SignalAnswer,
+        )
         for place in RUN_PATHS
     ),
     *(
-        Route("POST", f"{place}/update/{{name}}", update, "control", OPERATOR, "update", body=UpdateWorkflowBody)
+        Route(
+            "POST",
+            f"{place}/update/{{name}}",
+            update,
+            "control",
+            OPERATOR,
+            "update",
+            body=UpdateWorkflowBody,
+            told=UpdateAnswer | UpdateStatusAnswer,
+        )
         for place in RUN_PATHS
     ),
     Route(
@@ -291,8 +393,12 @@ ROUTES = [
         OPERATOR,
         "append_message",
         body=MessageBody,
+        told=MessageAnswer,
     ),
-    *(Route("GET", f"{place}/updates/{{update_id}}", get_update, "control", OPERATOR) for place in RUN_PATHS),
+    *(
+        Route("GET", f"{place}/updates/{{update_id}}", get_update, "control", OPERATOR, told=UpdateStatusAnswer)
+        for place in RUN_PATHS
+    ),
     Route(
         "POST",
         "/api/workflows/{workflow_id}/signal-with-start/{name}",
@@ -301,5 +407,6 @@ ROUTES = [
         OPERATOR,
         "signal",
         body=SignalWithStartBody,
+        told=SignalWithStartAnswer,
     ),
 ]

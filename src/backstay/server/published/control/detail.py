@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec.structs import asdict
+
 from backstay import collector
 from backstay.engine.reading.describe import beside
 from backstay.engine.reading.looking import Looked
@@ -23,7 +25,8 @@ from backstay.server.http.errors import HttpError
 from backstay.server.http.messages import HttpRequest
 from backstay.server.http.router import Route
 from backstay.server.published.control.damaged import damaged_detail
-from backstay.server.published.control.workflow_json import described, find_instance, find_run
+from backstay.server.published.control.detail_answer import DetailAnswer
+from backstay.server.published.control.workflow_json import described_run, find_instance, find_run
 from backstay.server.server import Server
 
 _NEWEST_FIRST = frozenset({"waits", "tasks"})  # lists that begin with what matters most
@@ -38,19 +41,19 @@ _PARTS = {
 """The route of a run that has all entries of a list."""
 
 
-async def current(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def current(server: Server, request: HttpRequest) -> DetailAnswer:
     """The current run of an instance."""
     with collector.resting():  # until all that is made of a long history is gone again
         return await _current(server, request)
 
 
-async def of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def of_run(server: Server, request: HttpRequest) -> DetailAnswer:
     """Any run of an instance."""
     with collector.resting():
         return await _of_run(server, request)
 
 
-async def _current(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def _current(server: Server, request: HttpRequest) -> DetailAnswer:
     try:
         looked = await find_instance(server, request)
     except HistoryDamaged as damage:
@@ -64,7 +67,7 @@ async def _current(server: Server, request: HttpRequest) -> dict[str, Any]:
     return await _detail(server, looked, looked.found.run)
 
 
-async def _of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def _of_run(server: Server, request: HttpRequest) -> DetailAnswer:
     row = await find_run(server, request)
     try:
         looked = await server.api.look_at(row)
@@ -73,8 +76,8 @@ async def _of_run(server: Server, request: HttpRequest) -> dict[str, Any]:
     return await _detail(server, looked, looked.found.run or row)
 
 
-async def _detail(server: Server, looked: Looked, row: RunRow) -> dict[str, Any]:
-    shown = described(server, looked)
+async def _detail(server: Server, looked: Looked, row: RunRow) -> DetailAnswer:
+    shown = asdict(described_run(server, looked, row))
     chain = await beside(server.api.stored, row.namespace, looked.ends.neighbours)
     sources = await server.node.views.sources(row, looked.history)
     made = await server.api.aside(looked.history, lambda: _made(looked, row, shown | sources, chain))
@@ -82,7 +85,7 @@ async def _detail(server: Server, looked: Looked, row: RunRow) -> dict[str, Any]
     return made
 
 
-def _made(looked: Looked, row: RunRow, shown: dict[str, Any], chain: Mapping[str, RunRow]) -> dict[str, Any]:
+def _made(looked: Looked, row: RunRow, shown: dict[str, Any], chain: Mapping[str, RunRow]) -> DetailAnswer:
     found, history, _ = looked
     commands = [command for command in found.commands if command.may_be_of(row.key)]
     parts = run_detail(row, history, commands, found, chain, page_of(row.length))
@@ -99,18 +102,14 @@ def _made(looked: Looked, row: RunRow, shown: dict[str, Any], chain: Mapping[str
     lists |= {"exceptions": lists["failures"], "continuedWorkflows": lists["children"]}
     totals |= {"exceptions": totals["failures"], "continuedWorkflows": totals["children"]}
     base = f"/api/workflows/{row.workflow_id}/runs/{row.run_id}"
-    return (
-        shown
-        | lists
-        | declared(history)
-        | counts
-        | {
-            "workflow_determinism_source": found.determinism_source,
-            "replay_block": replay_block(view.task for view in found.tasks),
-            "history_damage": None,
-            "collections": collections(lists, totals, {name: f"{base}/{part}" for name, part in _PARTS.items()}),
-            "payloads_omitted": omitted,
-        }
+    about: dict[str, Any] = shown | lists | declared(history) | counts
+    return DetailAnswer(
+        **about,
+        workflow_determinism_source=found.determinism_source,
+        replay_block=replay_block(view.task for view in found.tasks),
+        history_damage=None,
+        collections=collections(lists, totals, {name: f"{base}/{part}" for name, part in _PARTS.items()}),
+        payloads_omitted=omitted,
     )
 
 

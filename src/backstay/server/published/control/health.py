@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from backstay.protocol.history import iso
 from backstay.server.access.auth import EVERY, OPERATOR
@@ -14,29 +16,60 @@ from backstay.server.server import Server
 from backstay.store.errors import Unavailable
 
 
+class HealthAnswer(Struct, frozen=True, kw_only=True):
+    status: Literal["serving", "degraded"]
+    timestamp: str
+    checks: dict[str, str]
+
+
+class NotReadyReason(Struct, frozen=True, kw_only=True):
+    code: Literal["database_unavailable", "engine_elsewhere", "recovering", "draining"]
+    message: str
+
+
+class ReadyAnswer(Struct, frozen=True, kw_only=True):
+    status: Literal["ready", "not_ready"]
+    timestamp: str
+    checks: dict[str, str]
+    reasons: Annotated[list[NotReadyReason], Meta(description="Every reason not to send traffic here.")]
+
+
+class SystemHealthAnswer(Struct, frozen=True, kw_only=True):
+    status: Annotated[str, Meta(description="ok, warning or error: that of the worst finding.")]
+    timestamp: str
+    namespace: str
+    checks: dict[str, dict[str, Any]]
+    findings: Annotated[list[dict[str, Any]], Meta(description="What is wrong, worst first.")]
+    operator_metrics: dict[str, Any] | UnsetType = UNSET
+
+
 async def health(server: Server, request: HttpRequest) -> HttpResponse:
     """Whether this process serves. It does while its database can be read and can commit."""
     down = await server.control.database_check.trouble()
-    checks = {"database": "ok" if down is None else "unavailable"}
-    body: dict[str, Any] = {"status": "serving", "timestamp": iso(server.now), "checks": checks}
-    return HttpResponse(body) if down is None else HttpResponse(body | {"status": "degraded"}, 503)
+    answer = HealthAnswer(
+        status="serving" if down is None else "degraded",
+        timestamp=iso(server.now),
+        checks={"database": "ok" if down is None else "unavailable"},
+    )
+    return HttpResponse(answer, 200 if down is None else 503)
 
 
 async def ready(server: Server, request: HttpRequest) -> HttpResponse:
     """Whether to send traffic here, and if not, every reason why not."""
     engine = server.engine
-    reasons: list[dict[str, str]] = []
+    reasons: list[NotReadyReason] = []
     down = await server.control.database_check.trouble()
     if down is not None:
-        reasons.append(
-            {"code": "database_unavailable", "message": "the database cannot be read or cannot commit; see the log"}
-        )
+        message = "the database cannot be read or cannot commit; see the log"
+        reasons.append(NotReadyReason(code="database_unavailable", message=message))
     # A node that has just got shards of others serves everything meanwhile, as any node does.
     recovering = server.api.stored.exclusive and engine.holder and not server.recovery.up
     if not engine.active:
-        reasons.append({"code": "engine_elsewhere", "message": "another process is the engine of this database"})
+        message = "another process is the engine of this database"
+        reasons.append(NotReadyReason(code="engine_elsewhere", message=message))
     elif recovering:
-        reasons.append({"code": "recovering", "message": "the engine is starting: it reads open runs and leases"})
+        message = "the engine is starting: it reads open runs and leases"
+        reasons.append(NotReadyReason(code="recovering", message=message))
     draining = server.draining or server.cluster.drains.asked
     if draining:
         why = (
@@ -44,19 +77,15 @@ async def ready(server: Server, request: HttpRequest) -> HttpResponse:
             if server.cluster.drains.ended
             else "an operator drains this server: it hands its work to others"
         )
-        reasons.append({"code": "draining", "message": why})
+        reasons.append(NotReadyReason(code="draining", message=why))
     checks = {
         "database": "ok" if down is None else "unavailable",
         "engine": "held_by_another_process" if not engine.active else "recovering" if recovering else "ok",
         "draining": "yes" if draining else "no",
     }
-    body: dict[str, Any] = {
-        "status": "not_ready" if reasons else "ready",
-        "timestamp": iso(server.now),
-        "checks": checks,
-        "reasons": reasons,
-    }
-    return HttpResponse(body, 503 if reasons else 200)
+    status = "not_ready" if reasons else "ready"
+    answer = ReadyAnswer(status=status, timestamp=iso(server.now), checks=checks, reasons=reasons)
+    return HttpResponse(answer, 503 if reasons else 200)
 
 
 async def system_health(server: Server, request: HttpRequest) -> HttpResponse:
@@ -69,21 +98,20 @@ async def system_health(server: Server, request: HttpRequest) -> HttpResponse:
     except Unavailable as unavailable:  # the database went away during the query
         found, metrics = [findings.unavailable(unavailable)], None
     status, now = findings.worst(found), server.now
-    body: dict[str, Any] = {
-        "status": status,
-        "timestamp": iso(now),
-        "namespace": request.namespace,
-        "checks": findings.shown_checks(found),
-        "findings": [one.view(now) for one in found],
-    }
-    if metrics is not None:
-        body["operator_metrics"] = metrics
-    return HttpResponse(body, 503 if status == "error" else 200)
+    answer = SystemHealthAnswer(
+        status=status,
+        timestamp=iso(now),
+        namespace=request.namespace,
+        checks=findings.shown_checks(found),
+        findings=[finding.view(now) for finding in found],
+        operator_metrics=UNSET if metrics is None else metrics,
+    )
+    return HttpResponse(answer, 503 if status == "error" else 200)
 
 
 ROUTES = [
-    Route("GET", "/api/health", health, "open", EVERY),
-    Route("GET", "/api/ready", ready, "open", EVERY),
+    Route("GET", "/api/health", health, "open", EVERY, told=HealthAnswer),
+    Route("GET", "/api/ready", ready, "open", EVERY, told=ReadyAnswer),
     Route("GET", "/api/cluster/info", cluster_info, "discovery", EVERY, any_namespace=True),
-    Route("GET", "/api/system/health", system_health, "control", OPERATOR),
+    Route("GET", "/api/system/health", system_health, "control", OPERATOR, told=SystemHealthAnswer),
 ]

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Annotated, Literal, cast
+
+from msgspec import Meta
 
 from backstay.engine.reading.history_pages import read_page, read_page_back
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.protocol.page_tokens import list_token, token_number
-from backstay.protocol.shown_events import KINDS, TYPES, EventFilter, new_story, shown_event, size_shown
+from backstay.protocol.shown_events import KINDS, TYPES, EventFilter, ShownEvent, new_story, shown_event, size_shown
 from backstay.protocol.shown_payloads import PayloadMode
 from backstay.protocol.tasks import after_token, page_token
 from backstay.server.http.errors import invalid
 from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
     PAGE_BYTES,
+    PartAnswer,
     about_run,
     check_parameters,
     choice,
@@ -44,7 +47,16 @@ _PARAMETERS = (
 )
 
 
-async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
+class HistoryAnswer(PartAnswer, frozen=True, kw_only=True):
+    events: list[ShownEvent]
+    next_page_token: str | None
+    order: Literal["asc", "desc"]
+    last_sequence: Annotated[int, Meta(description="The number of the last event of the run.")]
+    looked_at: Annotated[int, Meta(description="How many events were looked at.")]
+    complete: Annotated[bool, Meta(description="Whether these are all events that match.")]
+
+
+async def history(server: Server, request: HttpRequest) -> HistoryAnswer:
     """The events of a run, page by page from either end; `kind`, `type`, `step`, `text`, `from` and `to` choose among them."""
     check_parameters(request, *_PARAMETERS)
     row = await selected_run(server, request)
@@ -75,15 +87,15 @@ async def history(server: Server, request: HttpRequest) -> dict[str, Any]:
     look = _Look(server, row, where, size, descending=order == "desc")
     await look.between(floor, ceiling)
     events = await _shown(server, row, look.found, mode, quiet(request), descending=order == "desc")
-    return {
+    return HistoryAnswer(
         **about_run(row),
-        "events": events,
-        "next_page_token": None if look.complete else _token(list_name, look.place),
-        "order": order,
-        "last_sequence": length,
-        "looked_at": look.looked_at,
-        "complete": look.complete,
-    }
+        events=events,
+        next_page_token=None if look.complete else _token(list_name, look.place),
+        order="desc" if order == "desc" else "asc",
+        last_sequence=length,
+        looked_at=look.looked_at,
+        complete=look.complete,
+    )
 
 
 def _list_name(request: HttpRequest, row: RunRow, order: str) -> str:
@@ -151,13 +163,13 @@ class _Look:
 
 async def _shown(
     server: Server, row: RunRow, found: list[Recorded], mode: PayloadMode, hidden: bool, *, descending: bool
-) -> list[dict[str, Any]]:
+) -> list[ShownEvent]:
     if not found:
         return []
     first = min(found[0].sequence, found[-1].sequence)
     lead = await server.api.stored.history(row.key, max(first - 1 - LEAD, 0), min(LEAD, first - 1)) if first > 1 else []
 
-    def make() -> list[dict[str, Any]]:
+    def make() -> list[ShownEvent]:
         story = new_story(row.workflow_type, row.started_at, lead, hidden)
         told = [shown_event(entry, row.run_id, story, mode) for entry in sorted(found, key=lambda e: e.sequence)]
         return told[::-1] if descending else told

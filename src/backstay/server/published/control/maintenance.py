@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.features.activity import Activities
@@ -71,6 +71,53 @@ class TimeoutStatusAnswer(Struct, frozen=True, kw_only=True):
     scan_pressure: Annotated[bool, Meta(description="Whether there may be more than were looked at.")]
 
 
+class RepairPassAnswer(Struct, frozen=True, kw_only=True):
+    namespace: str
+    throttled: bool = False
+    selected_existing_task_candidates: int
+    selected_missing_task_candidates: int
+    repaired_existing_tasks: int
+    repaired_missing_tasks: int
+    dispatched_tasks: int
+    candidates_of_other_nodes: int
+    swept_shards: int
+    existing_task_failures: list[dict[str, Any]]
+    missing_run_failures: list[dict[str, Any]] = []
+    wake_marker: Annotated[dict[str, Any] | None, Meta(description="The last pass of a named sweep.")]
+
+
+class RepairRehearsal(Struct, frozen=True, kw_only=True):
+    dry_run: bool = True
+    namespace: str
+    selected_existing_task_candidates: int
+    selected_missing_task_candidates: int
+    would_reconcile: Annotated[list[str], Meta(description="The ids of these workflows.")]
+    existing_task_failures: list[dict[str, Any]]
+    missing_run_failures: list[dict[str, Any]] = []
+
+
+class RetentionPassAnswer(Struct, frozen=True, kw_only=True):
+    dry_run: bool | UnsetType = UNSET
+    namespace: str
+    processed: int
+    pruned: int | UnsetType = UNSET
+    would_be_pruned: int | UnsetType = UNSET
+    skipped: int
+    failed: int
+    results: Annotated[list[dict[str, Any]], Meta(description="The outcome of each run.")]
+
+
+class TimeoutPassAnswer(Struct, frozen=True, kw_only=True):
+    dry_run: bool | UnsetType = UNSET
+    namespace: str
+    processed: int
+    enforced: int | UnsetType = UNSET
+    would_be_enforced: int | UnsetType = UNSET
+    skipped: int
+    failed: int
+    results: Annotated[list[dict[str, Any]], Meta(description="The outcome of each activity execution.")]
+
+
 async def repair_status(server: Server, request: HttpRequest) -> RepairStatusAnswer:
     """The candidates of a repair pass."""
     found = await repair.candidates(server, request.namespace)
@@ -115,23 +162,19 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
     moved = {key: await _repair(server, key, key in there) for key in dict.fromkeys([*missing, *existing])}
     repaired = sum(moved.values())
     swept = 0 if body.sweep_owner is None else await server.cluster.sweep.everywhere(body.sweep_owner)
-    return HttpResponse(
-        {
-            "namespace": request.namespace,
-            "throttled": False,
-            "selected_existing_task_candidates": len(existing),
-            "selected_missing_task_candidates": len(missing),
-            "repaired_existing_tasks": sum(moved[key] for key in dict.fromkeys(existing)),
-            "repaired_missing_tasks": sum(moved[key] for key in dict.fromkeys(missing)),
-            "dispatched_tasks": repaired,
-            "candidates_of_other_nodes": len(elsewhere),
-            "swept_shards": swept,
-            "existing_task_failures": failures,
-            "missing_run_failures": [],
-            "wake_marker": server.sweep_policy.shown(),
-        },
-        207 if failures else 200,
+    answer = RepairPassAnswer(
+        namespace=request.namespace,
+        selected_existing_task_candidates=len(existing),
+        selected_missing_task_candidates=len(missing),
+        repaired_existing_tasks=sum(moved[key] for key in dict.fromkeys(existing)),
+        repaired_missing_tasks=sum(moved[key] for key in dict.fromkeys(missing)),
+        dispatched_tasks=repaired,
+        candidates_of_other_nodes=len(elsewhere),
+        swept_shards=swept,
+        existing_task_failures=failures,
+        wake_marker=server.sweep_policy.shown(),
     )
+    return HttpResponse(answer, 207 if failures else 200)
 
 
 async def _repair(server: Server, key: int, elsewhere: bool) -> bool:
@@ -150,22 +193,20 @@ async def _repair(server: Server, key: int, elsewhere: bool) -> bool:
 
 async def _would_repair(
     server: Server, namespace: str, missing: list[int], existing: list[int], failures: list[dict[str, Any]]
-) -> dict[str, Any]:
+) -> RepairRehearsal:
     names: list[str] = []
     for key in dict.fromkeys([*missing, *existing]):
         loaded = await server.api.stored.load(key)
         if loaded is not None:
             names.append(loaded.row.workflow_id)
         await asyncio.sleep(0)  # SQLite answers without a pause: let other tasks run
-    return {
-        "dry_run": True,
-        "namespace": namespace,
-        "selected_existing_task_candidates": len(existing),
-        "selected_missing_task_candidates": len(missing),
-        "would_reconcile": names,
-        "existing_task_failures": failures,
-        "missing_run_failures": [],
-    }
+    return RepairRehearsal(
+        namespace=namespace,
+        selected_existing_task_candidates=len(existing),
+        selected_missing_task_candidates=len(missing),
+        would_reconcile=names,
+        existing_task_failures=failures,
+    )
 
 
 async def _named(server: Server, namespace: str, body: RepairBody, failures: list[dict[str, Any]]) -> list[int]:
@@ -208,10 +249,10 @@ async def retention_pass(server: Server, request: HttpRequest) -> HttpResponse:
     runs, results = await _expired(server, request.namespace, body)
     if request.dry_run:
         results += [server.retention.judge(row) or _of(row) | {"outcome": "would_be_pruned"} for row in runs]
-        return _counted(request.namespace, results, "would_be_pruned", dry_run=True)
+        return _counted(RetentionPassAnswer, request.namespace, results, "would_be_pruned", dry_run=True)
     results += await server.retention.sweep(request.namespace, runs)
     await server.retention.expire_streams(request.namespace)
-    return _counted(request.namespace, results, "pruned")
+    return _counted(RetentionPassAnswer, request.namespace, results, "pruned")
 
 
 def _of(row: RunRow) -> dict[str, Any]:
@@ -259,7 +300,7 @@ async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
             known = await server.api.stored.locate(request.namespace, run_of(id))
             reason = "execution_not_found" if known is None else "not_expired"
             results.append({"execution_id": id, "outcome": "skipped", "reason": reason})
-    return _counted(request.namespace, results, done, dry_run=request.dry_run)
+    return _counted(TimeoutPassAnswer, request.namespace, results, done, dry_run=request.dry_run)
 
 
 async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]:
@@ -284,29 +325,38 @@ async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]
     return found
 
 
-def _counted(namespace: str, results: list[dict[str, Any]], done: str, *, dry_run: bool = False) -> HttpResponse:
+def _counted(
+    answer_type: type[RetentionPassAnswer] | type[TimeoutPassAnswer],
+    namespace: str,
+    results: list[dict[str, Any]],
+    done: str,
+    *,
+    dry_run: bool = False,
+) -> HttpResponse:
+    """The answer of a pass. `done`: the outcome of what it has done, which is also the name of a field."""
     counts = Counter(result["outcome"] for result in results)
-    return HttpResponse(
-        {
-            **({"dry_run": True} if dry_run else {}),
-            "namespace": namespace,
-            "processed": len(results),
-            done: counts[done],
-            "skipped": counts["skipped"],
-            "failed": counts["failed"],
-            "results": results,
-        },
-        207 if counts["failed"] else 200,
+    answer = answer_type(
+        **{done: counts[done]},
+        dry_run=dry_run or UNSET,
+        namespace=namespace,
+        processed=len(results),
+        skipped=counts["skipped"],
+        failed=counts["failed"],
+        results=results,
     )
+    return HttpResponse(answer, 207 if counts["failed"] else 200)
 
 
 ROUTES = [
     Route("GET", "/api/system/repair", repair_status, "control", OPERATOR),
-    Route("POST", "/api/system/repair/pass", repair_pass, "control", ADMIN, body=RepairBody, own_dry_run=True),
     Route("GET", "/api/system/retention", retention_status, "control", OPERATOR),
-    Route("POST", "/api/system/retention/pass", retention_pass, "control", ADMIN, body=RetentionBody, own_dry_run=True),
     Route("GET", "/api/system/activity-timeouts", timeout_status, "control", OPERATOR),
-    Route(
-        "POST", "/api/system/activity-timeouts/pass", timeout_pass, "control", ADMIN, body=TimeoutBody, own_dry_run=True
+    *(
+        Route("POST", f"/api/system/{path}/pass", act, "control", ADMIN, body=body, own_dry_run=True, told=answer)
+        for path, act, body, answer in (
+            ("repair", repair_pass, RepairBody, RepairPassAnswer | RepairRehearsal),
+            ("retention", retention_pass, RetentionBody, RetentionPassAnswer),
+            ("activity-timeouts", timeout_pass, TimeoutBody, TimeoutPassAnswer),
+        )
     ),
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from backstay.engine.cluster.node_views import NodesAnswer, NoSuchNode, find_gone, find_node
+from backstay.engine.cluster.gone_nodes import GoneNodeAnswer
+from backstay.engine.cluster.node_views import NodeAnswer, NodesAnswer, NoSuchNode, find_gone, find_node
 from backstay.server.access.auth import ADMIN, OPERATOR
 from backstay.server.http.errors import HttpError
 from backstay.server.http.messages import HttpRequest, HttpResponse
@@ -14,6 +15,10 @@ from backstay.server.server import Server
 
 class NodeBody(Struct, frozen=True, kw_only=True):
     """Nothing: the path says which node."""
+
+
+class ForgottenNodes(Struct, frozen=True, kw_only=True):
+    forgotten: list[GoneNodeAnswer]
 
 
 async def nodes(server: Server, request: HttpRequest) -> NodesAnswer:
@@ -38,7 +43,7 @@ async def resume(server: Server, request: HttpRequest) -> HttpResponse:
     return await _wish(server, request, False)
 
 
-async def forget_gone(server: Server, request: HttpRequest) -> HttpResponse:
+async def forget_gone(server: Server, request: HttpRequest) -> ForgottenNodes:
     """Name a node that is gone no more."""
     request.decode(NodeBody)
     try:
@@ -46,7 +51,7 @@ async def forget_gone(server: Server, request: HttpRequest) -> HttpResponse:
     except NoSuchNode as unknown:
         raise HttpError(404, "node_not_found", str(unknown)) from None
     await server.cluster.roster.forget([int(one["id"]) for one in matching])
-    return HttpResponse({"forgotten": matching})
+    return ForgottenNodes(forgotten=matching)
 
 
 async def _wish(server: Server, request: HttpRequest, draining: bool) -> HttpResponse:
@@ -78,7 +83,12 @@ ROUTES = [
             ADMIN,
             any_namespace=True,
             body=NodeBody,
+            told=answer,
         )
-        for verb, act in (("drain", drain), ("resume", resume), ("forget", forget_gone))
+        for verb, act, answer in (
+            ("drain", drain, NodeAnswer),
+            ("resume", resume, NodeAnswer),
+            ("forget", forget_gone, ForgottenNodes),
+        )
     ),
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import cache
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
@@ -24,7 +24,7 @@ from backstay.protocol import commands as tell
 from backstay.server.access.auth import ADMIN, OPERATOR, READER, Role
 from backstay.server.http.messages import HttpRequest
 from backstay.server.http.router import Plane, Route
-from backstay.server.published.control.commands import RUN_PATHS, CommandBody, accepted, addressed
+from backstay.server.published.control.commands import RUN_PATHS, CommandAnswer, CommandBody, accepted, addressed
 from backstay.server.server import Server
 
 ROLES: dict[str, frozenset[Role]] = {"operator": OPERATOR, "admin": ADMIN}
@@ -57,25 +57,6 @@ class OperatorCommandAnswer(Struct, frozen=True, kw_only=True):
 
 class CapabilitiesAnswer(Struct, frozen=True, kw_only=True):
     operator_commands: list[OperatorCommandAnswer]
-
-
-class CommandAnswer(Struct, frozen=True, kw_only=True):
-    """The receipt of a command. A command that writes nothing, because a history is damaged, has no command id."""
-
-    workflow_id: str
-    run_id: str | UnsetType | None = UNSET
-    namespace: str
-    command_id: Annotated[str, Meta(description="The id under which the command is in the history.")] | UnsetType = (
-        UNSET
-    )
-    command_sequence: int | UnsetType | None = UNSET
-    command_status: Literal["accepted", "rejected"] | UnsetType = UNSET
-    command_source: Annotated[str, Meta(description="What kind of caller sent it.")] | UnsetType = UNSET
-    target_scope: Annotated[Literal["run", "instance"], Meta(description="What the path names.")] | UnsetType = UNSET
-    outcome: str | None
-    request_id: str | UnsetType | None = UNSET
-    retained: Annotated[bool, Meta(description="An earlier request with this id was answered.")] | UnsetType = UNSET
-    intent_verified: bool | UnsetType = UNSET
 
 
 class RepairAnswer(CommandAnswer, frozen=True, kw_only=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from backstay.protocol import commands as tell
 from backstay.protocol.payloads import decoded, envelope
@@ -13,7 +15,15 @@ from backstay.server.published.control.commands import SignalBody, arguments_of
 from backstay.server.server import Server
 
 
-async def query(server: Server, request: HttpRequest) -> dict[str, Any]:
+class QueryResultAnswer(Struct, frozen=True, kw_only=True):
+    workflow_id: str
+    run_id: str
+    query_name: str
+    result: Annotated[Any, Meta(description="The answer of the code as a plain value.")]
+    result_envelope: Annotated[dict[str, str] | None, Meta(description="The same as it was encoded.")]
+
+
+async def query(server: Server, request: HttpRequest) -> QueryResultAnswer:
     positional, named = arguments_of(request.decode(SignalBody))
     found = await server.api.call(
         tell.QueryWorkflow(
@@ -25,13 +35,13 @@ async def query(server: Server, request: HttpRequest) -> dict[str, Any]:
             named=named,
         )
     )
-    return {
-        "workflow_id": found.workflow_id,
-        "run_id": found.run_id,
-        "query_name": found.query_name,
-        "result": decoded(found.result),
-        "result_envelope": envelope(found.result),
-    }
+    return QueryResultAnswer(
+        workflow_id=found.workflow_id,
+        run_id=found.run_id,
+        query_name=found.query_name,
+        result=decoded(found.result),
+        result_envelope=envelope(found.result),
+    )
 
 
 ROUTES = [

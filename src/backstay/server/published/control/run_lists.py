@@ -114,6 +114,25 @@ class SuggestionsAnswer(Struct, frozen=True, kw_only=True):
     namespace: str
 
 
+class FilterDefinition(Struct, frozen=True, kw_only=True):
+    version: int
+    supported_versions: list[int]
+    fields: list[dict[str, Any]]
+    further_fields: Annotated[list[dict[str, Any]], Meta(description="Fields beside those of the contract.")]
+    labels: dict[str, Any]
+    search_attributes: dict[str, Any]
+    search: dict[str, Any]
+    ranges: list[str]
+    sorts: list[str]
+    orders: list[str]
+    group_by: list[str]
+    buckets: list[str]
+    detail_metadata: dict[str, Any]
+    repair_triage: list[dict[str, Any]]
+    reserved_view_id_prefix: str
+    attributes: Annotated[dict[str, str], Meta(description="The search attributes of the namespace, by type.")]
+
+
 class Asked:
     """The query of a request, together with its saved view. The bucket of a view counts before that of the path."""
 
@@ -200,9 +219,9 @@ async def counts(server: Server, request: HttpRequest) -> RunCountAnswer:
 _ALIASES = {"type": "workflow_type", "build": "compatibility", "task_queue": "queue"}
 
 
-async def filter_definition(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def filter_definition(server: Server, request: HttpRequest) -> FilterDefinition:
     """The fields, options and orders of lists, and the search attributes of the namespace."""
-    return definition() | {"attributes": dict(server.control.attributes.of(request.namespace))}
+    return FilterDefinition(**definition(), attributes=dict(server.control.attributes.of(request.namespace)))
 
 
 async def suggestions(server: Server, request: HttpRequest) -> SuggestionsAnswer:

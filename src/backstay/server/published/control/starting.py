@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -58,6 +58,29 @@ class ReserveBody(Struct, frozen=True, kw_only=True):
     workflow_id: str | None = None
 
 
+class StartAnswer(Struct, frozen=True, kw_only=True):
+    workflow_id: str
+    run_id: str | None
+    workflow_type: str
+    namespace: str
+    task_queue: str
+    business_key: str | None
+    payload_codec: str
+    status: str = "pending"
+    outcome: Annotated[str, Meta(description="Whether the run was started now, or an open one was returned.")]
+    command_id: str | None
+    command_status: str = "accepted"
+
+
+class ReservationAnswer(Struct, frozen=True, kw_only=True):
+    workflow_id: str
+    workflow_type: str
+    namespace: str
+    run_id: Annotated[str | None, Meta(description="The run that has started under this id, if any.")]
+    reserved: bool
+    outcome: Literal["reserved", "already_reserved", "already_started"]
+
+
 async def start(server: Server, request: HttpRequest) -> HttpResponse:
     return await start_workflow(server, request, request.decode(StartBody))
 
@@ -79,19 +102,17 @@ async def start_workflow(server: Server, request: HttpRequest, body: StartBody) 
             run_id=refusal.fields.get("run_id"),
             remediation="Use another workflow_id, or duplicate_policy use-existing to get the running one.",
         ) from None
-    answer = {
-        "workflow_id": done.workflow_id,
-        "run_id": done.run_id,
-        "workflow_type": body.workflow_type,
-        "namespace": request.namespace,
-        "task_queue": body.task_queue,
-        "business_key": body.business_key,
-        "payload_codec": CODEC,
-        "status": "pending",
-        "outcome": done.outcome,
-        "command_id": done.command_id,
-        "command_status": "accepted",
-    }
+    answer = StartAnswer(
+        workflow_id=done.workflow_id,
+        run_id=done.run_id,
+        workflow_type=body.workflow_type,
+        namespace=request.namespace,
+        task_queue=body.task_queue,
+        business_key=body.business_key,
+        payload_codec=CODEC,
+        outcome=done.outcome,
+        command_id=done.command_id,
+    )
     return HttpResponse(answer, 201 if done.outcome == "started_new" else 200)
 
 
@@ -154,14 +175,14 @@ async def reserve(server: Server, request: HttpRequest) -> HttpResponse:
         )
     )
     outcome = "reserved" if done.reserved else "already_reserved" if done.run_id is None else "already_started"
-    answer = {
-        "workflow_id": done.workflow_id,
-        "workflow_type": body.workflow_type,
-        "namespace": request.namespace,
-        "run_id": done.run_id,
-        "reserved": done.reserved,
-        "outcome": outcome,
-    }
+    answer = ReservationAnswer(
+        workflow_id=done.workflow_id,
+        workflow_type=body.workflow_type,
+        namespace=request.namespace,
+        run_id=done.run_id,
+        reserved=done.reserved,
+        outcome=outcome,
+    )
     return HttpResponse(answer, 201 if done.reserved else 200)
 
 
@@ -171,6 +192,6 @@ def _check_id(workflow_id: str) -> None:
 
 
 ROUTES = [
-    Route("POST", "/api/workflows", start, "control", OPERATOR, "start", body=StartBody),
-    Route("POST", "/api/reservations", reserve, "control", OPERATOR, body=ReserveBody),
+    Route("POST", "/api/workflows", start, "control", OPERATOR, "start", body=StartBody, told=StartAnswer),
+    Route("POST", "/api/reservations", reserve, "control", OPERATOR, body=ReserveBody, told=ReservationAnswer),
 ]

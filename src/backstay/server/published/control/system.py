@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 
 from backstay.server.access.auth import OPERATOR
 from backstay.server.http.messages import HttpRequest
 from backstay.server.http.router import Route
+from backstay.server.operators.dashboard import DashboardAnswer
 from backstay.server.server import Server
 
 
@@ -23,9 +24,10 @@ async def operator_metrics(server: Server, request: HttpRequest) -> OperatorMetr
     )
 
 
-async def stats(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def stats(server: Server, request: HttpRequest) -> DashboardAnswer:
     """The dashboard of a namespace: totals, recent activity, extremes, items that need attention, and the metrics."""
-    return {"namespace": request.namespace, **await server.observer.dashboard_summary(request.namespace)}
+    summary = await server.observer.dashboard_summary(request.namespace)
+    return cast(DashboardAnswer, {"namespace": request.namespace, **summary})
 
 
 ROUTES = [

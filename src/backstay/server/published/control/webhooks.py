@@ -15,11 +15,21 @@ from backstay.server.access.auth import OPERATOR, WORKER
 from backstay.server.http.messages import HttpRequest, HttpResponse, convert_body
 from backstay.server.http.router import Route
 from backstay.server.published.control import commands, queries
-from backstay.server.published.control.commands import SignalBody, SignalWithStartBody, UpdateWorkflowBody
+from backstay.server.published.control.commands import (
+    SignalAnswer,
+    SignalBody,
+    SignalWithStartAnswer,
+    SignalWithStartBody,
+    UpdateAnswer,
+    UpdateStatusAnswer,
+    UpdateWorkflowBody,
+)
 from backstay.server.published.control.operator_commands import routes_of
-from backstay.server.published.control.starting import StartBody, start_workflow
-from backstay.server.published.control.workflow_json import described
+from backstay.server.published.control.starting import StartAnswer, StartBody, start_workflow
+from backstay.server.published.control.workflow_json import DescribedRun, ReservedWorkflow, described
 from backstay.server.published.worker import activity_tasks
+from backstay.server.published.worker.activity_tasks import AttemptOutcome, AttemptState
+from backstay.server.published.worker.polls import LeasedTaskAnswer
 from backstay.server.server import Server
 
 T = TypeVar("T")
@@ -51,7 +61,7 @@ async def update(server: Server, request: HttpRequest) -> HttpResponse:
     return await commands.update_with(server, request, request.decode(WaitingUpdateBody))
 
 
-async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def describe(server: Server, request: HttpRequest) -> DescribedRun | ReservedWorkflow:
     return described(server, await server.api.glance(request.namespace, request.params["workflow_id"]))
 
 
@@ -95,26 +105,26 @@ async def claim_activity(server: Server, request: HttpRequest) -> HttpResponse:
     return await activity_tasks.claimed(server, request, owner, compatibility, body.connection)
 
 
-async def complete_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def complete_attempt(server: Server, request: HttpRequest) -> AttemptOutcome:
     """Complete an attempt."""
     body = request.decode(CompleteAttempt)
     return await activity_tasks.completed(server, request, request.params["attempt_id"], body.lease_owner, body.result)
 
 
-async def fail_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def fail_attempt(server: Server, request: HttpRequest) -> AttemptOutcome:
     """Fail an attempt."""
     body = request.decode(FailAttempt)
     return await activity_tasks.failed(server, request, request.params["attempt_id"], body.lease_owner, body.failure)
 
 
-async def heartbeat_attempt(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def heartbeat_attempt(server: Server, request: HttpRequest) -> AttemptState:
     """Renew the lease of an attempt and report progress; the response says whether to go on."""
     body = request.decode(HeartbeatAttempt)
     said = body.details if body.progress is None else body.progress
     return await activity_tasks.beat(server, request, request.params["attempt_id"], body.lease_owner, said)
 
 
-async def attempt_status(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def attempt_status(server: Server, request: HttpRequest) -> AttemptState:
     """Whether the attempt may go on, without renewing its lease."""
     owner = request.query.get("lease_owner") or None
     return await activity_tasks.stands(server, request, request.params["attempt_id"], owner)
@@ -124,7 +134,15 @@ _PLACES = ("/webhooks/instances/{workflow_id}", "/webhooks/instances/{workflow_i
 _ATTEMPT = "/webhooks/activity-attempts/{attempt_id}"
 
 ROUTES = [
-    Route("POST", "/webhooks/start/{workflow_type}", start_of_type, "discovery", OPERATOR, body=StartBody),
+    Route(
+        "POST",
+        "/webhooks/start/{workflow_type}",
+        start_of_type,
+        "discovery",
+        OPERATOR,
+        body=StartBody,
+        told=StartAnswer,
+    ),
     Route(
         "POST",
         "/webhooks/start/{workflow_type}/signals/{name}",
@@ -132,14 +150,31 @@ ROUTES = [
         "discovery",
         OPERATOR,
         body=SignalWithStartBody,
+        told=SignalWithStartAnswer,
     ),
     *(route for command in OPERATOR_COMMANDS.values() for route in routes_of(command, _PLACES, "discovery")),
     *(
-        Route("POST", f"{place}/signals/{{name}}", commands.signal, "discovery", OPERATOR, body=SignalBody)
+        Route(
+            "POST",
+            f"{place}/signals/{{name}}",
+            commands.signal,
+            "discovery",
+            OPERATOR,
+            body=SignalBody,
+            told=SignalAnswer,
+        )
         for place in _PLACES
     ),
     *(
-        Route("POST", f"{place}/updates/{{name}}", update, "discovery", OPERATOR, body=WaitingUpdateBody)
+        Route(
+            "POST",
+            f"{place}/updates/{{name}}",
+            update,
+            "discovery",
+            OPERATOR,
+            body=WaitingUpdateBody,
+            told=UpdateAnswer | UpdateStatusAnswer,
+        )
         for place in _PLACES
     ),
     *(
@@ -148,11 +183,29 @@ ROUTES = [
         )
         for place in _PLACES
     ),
-    Route("POST", "/webhooks/activity-tasks/{task_id}/claim", claim_activity, "discovery", WORKER, body=ClaimAttempt),
+    Route(
+        "POST",
+        "/webhooks/activity-tasks/{task_id}/claim",
+        claim_activity,
+        "discovery",
+        WORKER,
+        body=ClaimAttempt,
+        told=LeasedTaskAnswer,
+    ),
     Route("GET", _ATTEMPT, attempt_status, "discovery", WORKER),
     Route("POST", f"{_ATTEMPT}/complete", complete_attempt, "discovery", WORKER, body=CompleteAttempt),
     Route("POST", f"{_ATTEMPT}/fail", fail_attempt, "discovery", WORKER, body=FailAttempt),
     Route("POST", f"{_ATTEMPT}/heartbeat", heartbeat_attempt, "discovery", WORKER, body=HeartbeatAttempt),
-    *(Route("GET", f"{place}/updates/{{update_id}}", commands.get_update, "discovery", OPERATOR) for place in _PLACES),
+    *(
+        Route(
+            "GET",
+            f"{place}/updates/{{update_id}}",
+            commands.get_update,
+            "discovery",
+            OPERATOR,
+            told=UpdateStatusAnswer,
+        )
+        for place in _PLACES
+    ),
     Route("GET", f"{_PLACES[0]}/describe", describe, "discovery", OPERATOR),
 ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
@@ -13,6 +12,7 @@ from backstay.kernel.names import MAX_NAME, Name, is_name
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server.access.auth import ADMIN, OPERATOR
+from backstay.server.http.answer_types import joined
 from backstay.server.http.errors import HttpError, invalid
 from backstay.server.http.messages import HttpRequest
 from backstay.server.http.router import Route
@@ -102,6 +102,16 @@ class WorkerRow(Struct, frozen=True, kw_only=True):
     left_at: Annotated[str | None, Meta(description="When its connection ended, if it did.")]
 
 
+if TYPE_CHECKING:
+
+    class WorkerAnswer(WorkerRow, frozen=True, kw_only=True): ...
+else:
+    WorkerAnswer = joined(
+        *("WorkerAnswer", __name__, RegisteredWorker, WorkerRow),
+        about="All facts about a worker, with its declarations of workflows.",
+    )
+
+
 class WorkersAnswer(Struct, frozen=True, kw_only=True):
     namespace: str
     workers: list[WorkerRow]
@@ -117,9 +127,8 @@ def status_of(server: Server, worker: RegisteredWorker, on: str | None = None) -
     return "draining" if all(draining) else "active"
 
 
-def shown(server: Server, worker: RegisteredWorker) -> dict[str, Any]:
-    """All facts about a worker, with its declarations of workflows."""
-    return msgspec.to_builtins(worker) | asdict(listed(server, worker))
+def shown(server: Server, worker: RegisteredWorker) -> WorkerAnswer:
+    return WorkerAnswer(**(asdict(worker) | asdict(listed(server, worker))))
 
 
 def listed(server: Server, worker: RegisteredWorker) -> WorkerRow:
@@ -169,7 +178,7 @@ async def workers(server: Server, request: HttpRequest) -> WorkersAnswer:
     )
 
 
-async def worker(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def worker(server: Server, request: HttpRequest) -> WorkerAnswer:
     found = server.workers.get(request.namespace, request.params["worker_id"])
     if found is None:
         raise HttpError(404, "worker_not_found", f"there is no worker {request.params['worker_id']!r}")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from backstay.engine.reading.looking import Ends, Looked
 from backstay.kernel.decision import RunRow
 from backstay.kernel.values import CODEC
+from backstay.kernel.views.actions import Actions
 from backstay.protocol import requests as ask
 from backstay.protocol.history import iso
 from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.run_detail import BUCKET_OF
 from backstay.protocol.run_fields import HistoryBudget, run_fields
 from backstay.protocol.tasks import optional_iso
+from backstay.server.http.answer_types import joined
 from backstay.server.http.errors import HttpError
+from backstay.server.operators.fleet import FleetOfRun
 
 if TYPE_CHECKING:
     from backstay.server.http.messages import HttpRequest
@@ -46,6 +48,105 @@ class RunAnswer(Struct, frozen=True, kw_only=True):
     started_at: str
     closed_at: str | None
     history_length: int
+
+
+class RunWithResult(RunAnswer, frozen=True, kw_only=True):
+    """A run with what its history says of its begin and its end."""
+
+    input: Annotated[Any, Meta(description="The arguments as plain values.")]
+    input_envelope: Annotated[dict[str, str] | None, Meta(description="The arguments as they are stored.")]
+    output: Annotated[Any, Meta(description="The result as a plain value.")]
+    output_envelope: Annotated[dict[str, str] | None, Meta(description="The result as it is stored.")]
+    execution_timeout_seconds: float | None
+    run_timeout_seconds: float | None
+    execution_deadline_at: str | None
+    run_deadline_at: str | None
+    workflow_definition_fingerprint: str | None
+    last_progress_at: Annotated[str | None, Meta(description="When its last event was recorded.")]
+    memo: dict[str, Any]
+
+
+class RunInChain(RunWithResult, frozen=True, kw_only=True):
+    """One run among all runs of its instance."""
+
+    is_current_run: bool
+    archived: bool
+    actions: Actions | None
+
+
+class RunState(RunWithResult, frozen=True, kw_only=True):
+    """The state of a run, its next step, and the commands that it would accept."""
+
+    id: str
+    instance_id: str
+    queue: str
+    is_current_run: bool
+    archived: bool
+    archived_at: str | None
+    sort_timestamp: str
+    sort_key: str
+    duration_ms: int | None
+    history_event_count: int
+    history_size_bytes: int
+    continue_as_new_recommended: bool
+    state: str
+    attention: Annotated[str | None, Meta(description="Why an operator should look at it.")]
+    state_since: str | None
+    state_until: str | None
+    declared_entry_mode: str | None
+    declared_contract_source: str
+    liveness_state: str | None
+    wait_kind: str | None
+    wait_reason: Annotated[str | None, Meta(description="The wait, in words.")]
+    wait_started_at: str | None
+    wait_deadline_at: str | None
+    open_wait_id: str | None
+    resume_source_kind: str | None
+    resume_source_id: str | None
+    next_task_id: str | None
+    next_task_type: str | None
+    next_task_status: str | None
+    next_task_at: str | None
+    next_task_lease_expires_at: str | None
+    next_wake_at: str | None
+    attempt: int
+    attempts: Annotated[int | None, Meta(description="The most attempts; null: no limit.")]
+    last_error: str | None
+    exception_count: int
+    actions: Actions
+
+
+class ChainOfRun(Struct, frozen=True, kw_only=True):
+    """Which run of its instance is the current one."""
+
+    current_run_id: str | None
+    current_run_source: str | None
+    run_count: int
+
+
+if TYPE_CHECKING:
+
+    class DescribedRun(RunState, frozen=True, kw_only=True):
+        current_run_id: str | None
+        current_run_source: str | None
+        run_count: int
+else:
+    DescribedRun = joined(
+        *("DescribedRun", __name__, RunState, Actions, ChainOfRun, FleetOfRun),
+        about="A run as its description has it. The commands that it accepts also stand flat beside its other fields.",
+    )
+
+
+class ReservedWorkflow(Struct, frozen=True, kw_only=True):
+    """An instance that has no run yet."""
+
+    workflow_id: str
+    namespace: str
+    workflow_type: str | None
+    run_id: None = None
+    status: str
+    status_bucket: str = "running"
+    is_terminal: bool = False
 
 
 def bucket(status: str) -> str:
@@ -88,64 +189,57 @@ def budget(server: Server) -> HistoryBudget:
     return HistoryBudget(settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold)
 
 
-def described(server: Server, looked: Looked) -> dict[str, Any]:
+def described(server: Server, looked: Looked) -> DescribedRun | ReservedWorkflow:
     """A run, or an instance that has none yet."""
     found = looked.found
-    row = found.run
-    if row is None:
-        return {
-            "workflow_id": found.workflow_id,
-            "namespace": found.namespace,
-            "workflow_type": found.workflow_type,
-            "run_id": None,
-            "status": found.status,
-            "status_bucket": "running",
-            "is_terminal": False,
-        }
-    return (
-        asdict(listed(row))
-        | _recorded(looked.ends)
-        | {"memo": {key: decoded(blob) for key, blob in found.memo.items()}}
-        | run_fields(row, found, budget(server))
-        | {
-            "current_run_id": found.current_run_id,
-            "current_run_source": found.current_run_source,
-            "run_count": row.number,
-        }
-        | msgspec.to_builtins(server.fleet.of_run(row))
+    if found.run is not None:
+        return described_run(server, looked, found.run)
+    return ReservedWorkflow(
+        workflow_id=found.workflow_id,
+        namespace=found.namespace,
+        workflow_type=found.workflow_type,
+        status=found.status,
     )
 
 
-def undescribed(server: Server, row: RunRow) -> dict[str, Any]:
+def described_run(server: Server, looked: Looked, row: RunRow) -> DescribedRun:
+    found = looked.found
+    return DescribedRun(
+        **asdict(listed(row)),
+        **_recorded(looked.ends),
+        **run_fields(row, found, budget(server)),
+        **asdict(server.fleet.of_run(row)),
+        memo={key: decoded(blob) for key, blob in found.memo.items()},
+        current_run_id=found.current_run_id,
+        current_run_source=found.current_run_source,
+        run_count=row.number,
+    )
+
+
+def undescribed(server: Server, row: RunRow) -> DescribedRun:
     """The same fields of a run whose history cannot be read, from its row alone."""
-    about: dict[str, Any] = {
-        "memo": {},
-        "current_run_id": None,
-        "current_run_source": None,
-        "run_count": row.number,
-    }
-    return (
-        asdict(listed(row))
-        | _recorded(Ends())
-        | run_fields(row, None, budget(server))
-        | about
-        | msgspec.to_builtins(server.fleet.of_run(row))
+    return DescribedRun(
+        **asdict(listed(row)),
+        **_recorded(Ends()),
+        **run_fields(row, None, budget(server)),
+        **asdict(server.fleet.of_run(row)),
+        memo={},
+        current_run_id=None,
+        current_run_source=None,
+        run_count=row.number,
     )
 
 
-def run_in_chain(looked: Looked) -> dict[str, Any]:
-    """One run among all runs of its instance."""
+def run_in_chain(looked: Looked) -> RunInChain:
     found = looked.found
     assert found.run is not None, "it is a run"
-    return (
-        asdict(listed(found.run))
-        | _recorded(looked.ends)
-        | {
-            "memo": {key: decoded(blob) for key, blob in found.memo.items()},
-            "is_current_run": found.is_current_run,
-            "archived": found.run.archived_at is not None,
-            "actions": msgspec.to_builtins(found.actions),
-        }
+    return RunInChain(
+        **asdict(listed(found.run)),
+        **_recorded(looked.ends),
+        memo={key: decoded(blob) for key, blob in found.memo.items()},
+        is_current_run=found.is_current_run,
+        archived=found.run.archived_at is not None,
+        actions=found.actions,
     )
 
 

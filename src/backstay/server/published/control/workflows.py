@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, cast
 
+from msgspec import Meta, Struct
 from msgspec.structs import asdict, replace
 
 from backstay.protocol import requests as ask
@@ -17,22 +18,48 @@ from backstay.server.operators.discovery import STATUS_ALIASES
 from backstay.server.operators.run_filters import page_place, page_token
 from backstay.server.operators.visibility import parse_query
 from backstay.server.published.control.run_lists import chosen
-from backstay.server.published.control.workflow_json import RunAnswer, described, find_run, listed, run_in_chain
+from backstay.server.published.control.workflow_json import (
+    DescribedRun,
+    ReservedWorkflow,
+    RunAnswer,
+    RunInChain,
+    described,
+    find_run,
+    listed,
+    run_in_chain,
+)
 from backstay.server.server import Server
 
 INDEXED = frozenset({*RunAnswer.__struct_fields__, "is_current_run"})
 """The fields of a run in the index."""
 
 
-async def describe(server: Server, request: HttpRequest) -> dict[str, Any]:
+class RunsOfWorkflow(Struct, frozen=True, kw_only=True):
+    """With `fields` a run has these columns of the index alone."""
+
+    workflow_id: str
+    run_count: int
+    runs: list[RunInChain]
+
+
+class WorkflowsAnswer(Struct, frozen=True, kw_only=True):
+    workflows: list[RunAnswer]
+    workflow_count: Annotated[int, Meta(description="How many are on this page.")]
+    looked_at: Annotated[int, Meta(description="How many runs were looked at.")]
+    complete: Annotated[bool, Meta(description="Whether that was all of them.")]
+    next_page_token: str | None
+    namespace: str
+
+
+async def describe(server: Server, request: HttpRequest) -> DescribedRun | ReservedWorkflow:
     return described(server, await server.api.glance(request.namespace, request.params["workflow_id"]))
 
 
-async def describe_run(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def describe_run(server: Server, request: HttpRequest) -> DescribedRun | ReservedWorkflow:
     return described(server, await server.api.look_at(await find_run(server, request), views=False))
 
 
-async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def runs(server: Server, request: HttpRequest) -> RunsOfWorkflow:
     """The runs of a workflow, the oldest first; with `fields` these columns of the index alone, for which no history is read."""
     workflow_id = request.params["workflow_id"]
     columns = chosen(request.query.get("fields"), INDEXED)
@@ -42,19 +69,16 @@ async def runs(server: Server, request: HttpRequest) -> dict[str, Any]:
     id = None if current.found.run is None else current.found.run.run_id
     if columns is not None:
         slim = [{**asdict(listed(row)), "is_current_run": row.run_id == id} for row in rows]
-        return {
-            "workflow_id": workflow_id,
-            "run_count": len(rows),
-            "runs": [{name: row[name] for name in columns} for row in slim],
-        }
-    shown: list[dict[str, Any]] = []
+        chosen_columns = [cast(RunInChain, {name: row[name] for name in columns}) for row in slim]
+        return RunsOfWorkflow(workflow_id=workflow_id, run_count=len(rows), runs=chosen_columns)
+    shown: list[RunInChain] = []
     for row in rows:
         shown.append(run_in_chain(current if row.run_id == id else await server.api.look_at(row, views=False)))
         await server.api.turn()
-    return {"workflow_id": workflow_id, "run_count": len(rows), "runs": shown}
+    return RunsOfWorkflow(workflow_id=workflow_id, run_count=len(rows), runs=shown)
 
 
-async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def listing(server: Server, request: HttpRequest) -> WorkflowsAnswer:
     """Workflows by their current runs, newest first, with a query."""
     size = request.integer("page_size", 50, 1, run_lists.PAGE_MAX)
     status = request.query.get("status")
@@ -79,14 +103,14 @@ async def listing(server: Server, request: HttpRequest) -> dict[str, Any]:
     found = await server.api.call(
         run_lists.SearchRuns(query=query, after=place, limit=size, rows_only=True, namespace=request.namespace)
     )
-    return {
-        "workflows": [listed(run.row) for run in found.runs],
-        "workflow_count": len(found.runs),
-        "looked_at": found.looked_at,
-        "complete": found.complete,
-        "next_page_token": page_token(query, found.end),
-        "namespace": request.namespace,
-    }
+    return WorkflowsAnswer(
+        workflows=[listed(run.row) for run in found.runs],
+        workflow_count=len(found.runs),
+        looked_at=found.looked_at,
+        complete=found.complete,
+        next_page_token=page_token(query, found.end),
+        namespace=request.namespace,
+    )
 
 
 ROUTES = [

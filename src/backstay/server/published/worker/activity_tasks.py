@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from backstay.kernel.features.activity import AttemptReply, HeartbeatReply
 from backstay.kernel.names import Name
@@ -46,6 +47,36 @@ class HeartbeatActivityBody(AttemptBody, frozen=True, kw_only=True):
 
     details: Any = None
     progress: Any = None
+
+
+class AttemptOutcome(Struct, frozen=True, kw_only=True):
+    """What became of a report about an attempt."""
+
+    task_id: str
+    activity_attempt_id: str
+    outcome: str
+    recorded: Annotated[bool, Meta(description="Whether this report was recorded, or an earlier one counts.")]
+    reason: str | None
+    next_task_id: Annotated[str | None, Meta(description="The task that follows: of the workflow, or a retry.")]
+
+
+class AttemptState(Struct, frozen=True, kw_only=True):
+    """Whether the worker of an attempt should go on."""
+
+    task_id: str | None
+    lease_owner: str | None
+    activity_attempt_id: str
+    can_continue: bool
+    cancel_requested: bool
+    reason: Annotated[str | None, Meta(description="Why it should not go on.")]
+    heartbeat_recorded: bool
+    run_status: str | None
+    attempt_status: str | None
+    task_status: str | None
+    lease_expires_at: str | None
+    last_heartbeat_at: str | None
+    run_closed_reason: str | None
+    run_closed_at: str | None
 
 
 async def poll(server: Server, request: HttpRequest) -> HttpResponse:
@@ -97,7 +128,7 @@ async def claimed(
     return leased_task(assigned, activity_task(assigned))
 
 
-async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def complete(server: Server, request: HttpRequest) -> AttemptOutcome:
     body = request.decode(CompleteActivityBody)
     _same_task(request, body)
     return await completed(server, request, body.activity_attempt_id, body.lease_owner, body.result)
@@ -105,7 +136,7 @@ async def complete(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 async def completed(
     server: Server, request: HttpRequest, attempt_id: str, owner: str | None, result: Any
-) -> dict[str, Any]:
+) -> AttemptOutcome:
     """Complete an attempt. `owner` None: the attempt id is enough, as for the other verbs."""
     outcome = await server.api.call(
         ask.CompleteActivityTask(
@@ -118,7 +149,7 @@ async def completed(
     return _outcome(outcome)
 
 
-async def fail(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def fail(server: Server, request: HttpRequest) -> AttemptOutcome:
     body = request.decode(FailActivityBody)
     _same_task(request, body)
     return await failed(server, request, body.activity_attempt_id, body.lease_owner, body.failure)
@@ -126,7 +157,7 @@ async def fail(server: Server, request: HttpRequest) -> dict[str, Any]:
 
 async def failed(
     server: Server, request: HttpRequest, attempt_id: str, owner: str | None, failure: ActivityFailure
-) -> dict[str, Any]:
+) -> AttemptOutcome:
     outcome = await server.api.call(
         ask.FailActivityTask(
             activity_attempt_id=attempt_id,
@@ -138,14 +169,14 @@ async def failed(
     return _outcome(outcome)
 
 
-async def heartbeat(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def heartbeat(server: Server, request: HttpRequest) -> AttemptState:
     body = request.decode(HeartbeatActivityBody)
     _same_task(request, body)
     said = body.details if body.progress is None else body.progress
     return _asked(request, body, await beat(server, request, body.activity_attempt_id, body.lease_owner, said))
 
 
-async def beat(server: Server, request: HttpRequest, attempt_id: str, owner: str | None, said: Any) -> dict[str, Any]:
+async def beat(server: Server, request: HttpRequest, attempt_id: str, owner: str | None, said: Any) -> AttemptState:
     reply = await server.api.call(
         ask.HeartbeatActivityTask(
             activity_attempt_id=attempt_id,
@@ -171,13 +202,13 @@ async def _session_of(server: Server, request: HttpRequest, task_id: str, owner:
     return None if held is None or held.session is None else held.session.session_id
 
 
-async def status(server: Server, request: HttpRequest) -> dict[str, Any]:
+async def status(server: Server, request: HttpRequest) -> AttemptState:
     body = request.decode(AttemptBody)
     _same_task(request, body)
     return _asked(request, body, await stands(server, request, body.activity_attempt_id, body.lease_owner))
 
 
-async def stands(server: Server, request: HttpRequest, attempt_id: str, owner: str | None) -> dict[str, Any]:
+async def stands(server: Server, request: HttpRequest, attempt_id: str, owner: str | None) -> AttemptState:
     reply = await server.api.call(
         ask.GetActivityStatus(activity_attempt_id=attempt_id, namespace=request.namespace, lease_owner=owner)
     )
@@ -220,39 +251,39 @@ def _next_task(outcome: AttemptReply) -> str | None:
     return None
 
 
-def _outcome(outcome: AttemptReply) -> dict[str, Any]:
-    return {
-        "task_id": outcome.task_id,
-        "activity_attempt_id": outcome.activity_attempt_id,
-        "outcome": outcome.outcome,
-        "recorded": outcome.recorded,
-        "reason": outcome.reason,
-        "next_task_id": _next_task(outcome),
-    }
+def _outcome(outcome: AttemptReply) -> AttemptOutcome:
+    return AttemptOutcome(
+        task_id=outcome.task_id,
+        activity_attempt_id=outcome.activity_attempt_id,
+        outcome=outcome.outcome,
+        recorded=outcome.recorded,
+        reason=outcome.reason,
+        next_task_id=_next_task(outcome),
+    )
 
 
-def _asked(request: HttpRequest, body: AttemptBody, state: dict[str, Any]) -> dict[str, Any]:
+def _asked(request: HttpRequest, body: AttemptBody, state: AttemptState) -> AttemptState:
     """The task and the owner as the request names them, also when the attempt is over."""
-    return state | {"task_id": request.params["task_id"], "lease_owner": body.lease_owner}
+    return replace(state, task_id=request.params["task_id"], lease_owner=body.lease_owner)
 
 
-def _state(reply: HeartbeatReply) -> dict[str, Any]:
-    return {
-        "task_id": reply.task_id,
-        "lease_owner": reply.lease_owner,
-        "activity_attempt_id": reply.activity_attempt_id,
-        "can_continue": reply.can_continue,
-        "cancel_requested": reply.cancel_requested,
-        "reason": reply.reason,
-        "heartbeat_recorded": reply.heartbeat_recorded,
-        "run_status": reply.run_status,
-        "attempt_status": reply.attempt_status,
-        "task_status": reply.task_status,
-        "lease_expires_at": optional_iso(reply.lease_expires_at),
-        "last_heartbeat_at": optional_iso(reply.last_heartbeat_at),
-        "run_closed_reason": reply.run_closed_reason,
-        "run_closed_at": optional_iso(reply.run_closed_at),
-    }
+def _state(reply: HeartbeatReply) -> AttemptState:
+    return AttemptState(
+        task_id=reply.task_id,
+        lease_owner=reply.lease_owner,
+        activity_attempt_id=reply.activity_attempt_id,
+        can_continue=reply.can_continue,
+        cancel_requested=reply.cancel_requested,
+        reason=reply.reason,
+        heartbeat_recorded=reply.heartbeat_recorded,
+        run_status=reply.run_status,
+        attempt_status=reply.attempt_status,
+        task_status=reply.task_status,
+        lease_expires_at=optional_iso(reply.lease_expires_at),
+        last_heartbeat_at=optional_iso(reply.last_heartbeat_at),
+        run_closed_reason=reply.run_closed_reason,
+        run_closed_at=optional_iso(reply.run_closed_at),
+    )
 
 
 ROUTES = [

@@ -6,9 +6,9 @@ A parked poll costs memory, not a thread. A poll gets at most one lease; a poll 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar
 
 from msgspec import Meta, Struct
 
@@ -142,8 +142,17 @@ def refuse_unless_engine(server: Server, request: HttpRequest) -> None:
     )
 
 
-def leased_task(assigned: WorkflowAssignment | ActivityAssignment, task: Mapping[str, Any]) -> HttpResponse:
-    return HttpResponse({"task": task, "poll_status": "leased", "lease": lease(assigned.task)})
+class LeasedTaskAnswer(TypedDict):
+    """A task with its lease. A dict, since a poll answers with it."""
+
+    task: dict[str, Any]
+    poll_status: str
+    lease: dict[str, Any]
+
+
+def leased_task(assigned: WorkflowAssignment | ActivityAssignment, task: dict[str, Any]) -> HttpResponse:
+    answer: LeasedTaskAnswer = {"task": task, "poll_status": "leased", "lease": lease(assigned.task)}
+    return HttpResponse(answer)
 
 
 def _full(request: HttpRequest) -> HttpError:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.views.actions import part_actions
@@ -12,6 +14,7 @@ from backstay.protocol.run_detail import shown_activity
 from backstay.protocol.shown_payloads import show_envelopes
 from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
+    PartAnswer,
     about_run,
     check_parameters,
     fitting_items,
@@ -23,7 +26,12 @@ from backstay.server.published.control.parts.selected import (
 from backstay.server.server import Server
 
 
-async def activities(server: Server, request: HttpRequest) -> dict[str, Any]:
+class RunActivitiesAnswer(PartAnswer, frozen=True, kw_only=True):
+    activities: Annotated[list[dict[str, Any]], Meta(description="Each with all of its attempts.")]
+    next_after: Annotated[int | None, Meta(description="The step after which the next page begins.")]
+
+
+async def activities(server: Server, request: HttpRequest) -> RunActivitiesAnswer:
     """The activities of a run after a step, each with all of its attempts."""
     check_parameters(request, "after", "page_size", "payloads")
     row = await selected_run(server, request)
@@ -49,11 +57,11 @@ async def activities(server: Server, request: HttpRequest) -> dict[str, Any]:
         return show_envelopes(shown_activity(view), mode) | part_actions("activities", view, is_open=row.is_open)
 
     page = await server.api.slices.aside(lambda: fitting_items(map(shown, views), size))
-    return {
+    return RunActivitiesAnswer(
         **about_run(row),
-        "activities": page.items,
-        "next_after": page.items[-1]["sequence"] if page.items and (page.more or more) else None,
-    }
+        activities=page.items,
+        next_after=page.items[-1]["sequence"] if page.items and (page.more or more) else None,
+    )
 
 
 ROUTES = part("activities", activities)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from backstay.codec import avro
+from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.views.past import Past, StateAt
@@ -18,6 +21,7 @@ from backstay.protocol.tasks import optional_iso
 from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.events import no_such_event
 from backstay.server.published.control.parts.selected import (
+    PartAnswer,
     about_run,
     check_parameters,
     checked_number,
@@ -30,7 +34,36 @@ from backstay.server.server import Server
 MOST = 500  # open waits and activities that are shown
 
 
-async def at(server: Server, request: HttpRequest) -> dict[str, Any]:
+class ExpectedTask(Struct, frozen=True, kw_only=True):
+    id: str
+    kind: str
+    type: str | None
+    task_queue: str
+    step: int | None
+    available_at: str
+    resume_source_kind: str | None
+    resume_source_id: str | None
+    open_wait_id: str | None
+
+
+class StateAtEvent(PartAnswer, frozen=True, kw_only=True):
+    sequence: int
+    recorded_at: str
+    event_type: str
+    seen: Annotated[int, Meta(description="The last event that the code had seen.")]
+    step: Annotated[int | None, Meta(description="The step that the event belongs to.")]
+    summary: dict[str, Any]
+    open_wait_count: int
+    waits: list[dict[str, Any]]
+    open_activity_count: int
+    activities: list[dict[str, Any]]
+    expected_tasks: Annotated[list[ExpectedTask], Meta(description="The tasks that the run must have had.")]
+    next_wake_at: str | None
+    memo: dict[str, Any]
+    search_attributes: dict[str, Any]
+
+
+async def at(server: Server, request: HttpRequest) -> StateAtEvent:
     """The run as it was right after an event: its state, its open waits and activities, and the tasks that it must have had."""
     check_parameters(request, "payloads")
     row = await selected_run(server, request)
@@ -46,48 +79,49 @@ async def at(server: Server, request: HttpRequest) -> dict[str, Any]:
     if not sequence or reached != sequence:
         raise await no_such_event(server, row, sequence)
 
-    def make() -> dict[str, Any]:
+    def make() -> StateAtEvent:
         state = past.state()
         assert state is not None, "an event was added"
-        return _shown(state, mode)
+        return _shown(row, state, mode)
 
-    return about_run(row) | await server.api.slices.aside(make)
+    return await server.api.slices.aside(make)
 
 
-def _shown(state: StateAt, mode: PayloadMode) -> dict[str, Any]:
-    return {
-        "sequence": state.sequence,
-        "recorded_at": iso(state.at),
-        "event_type": state.event_type,
-        "seen": state.seen,
-        "step": state.step,
-        "summary": shown_summary(state.summary),
-        "open_wait_count": len(state.waits),
-        "waits": [plain(view) | AUTHORITY for view in state.waits[:MOST]],
-        "open_activity_count": len(state.activities),
-        "activities": [show_envelopes(shown_activity(view), mode) for view in state.activities[:MOST]],
-        "expected_tasks": [_task(task) for task in state.tasks[:MOST]],
-        "next_wake_at": optional_iso(state.next_wake),
-        "memo": {
+def _shown(row: RunRow, state: StateAt, mode: PayloadMode) -> StateAtEvent:
+    return StateAtEvent(
+        **about_run(row),
+        sequence=state.sequence,
+        recorded_at=iso(state.at),
+        event_type=state.event_type,
+        seen=state.seen,
+        step=state.step,
+        summary=shown_summary(state.summary),
+        open_wait_count=len(state.waits),
+        waits=[plain(view) | AUTHORITY for view in state.waits[:MOST]],
+        open_activity_count=len(state.activities),
+        activities=[show_envelopes(shown_activity(view), mode) for view in state.activities[:MOST]],
+        expected_tasks=[_task(task) for task in state.tasks[:MOST]],
+        next_wake_at=optional_iso(state.next_wake),
+        memo={
             name: None if mode == "none" else shown_payload(avro.to_text(blob), 2048)
             for name, blob in state.memo.items()
         },
-        "search_attributes": state.search_attributes,
-    }
+        search_attributes=state.search_attributes,
+    )
 
 
-def _task(task: Task) -> dict[str, Any]:
-    return {
-        "id": task.id,
-        "kind": task.kind,
-        "type": task.type,
-        "task_queue": task.routing.queue,
-        "step": task.step,
-        "available_at": iso(task.available_at),
-        "resume_source_kind": task.resume.resume_source_kind,
-        "resume_source_id": task.resume.resume_source_id,
-        "open_wait_id": task.resume.open_wait_id,
-    }
+def _task(task: Task) -> ExpectedTask:
+    return ExpectedTask(
+        id=task.id,
+        kind=task.kind,
+        type=task.type,
+        task_queue=task.routing.queue,
+        step=task.step,
+        available_at=iso(task.available_at),
+        resume_source_kind=task.resume.resume_source_kind,
+        resume_source_id=task.resume.resume_source_id,
+        open_wait_id=task.resume.open_wait_id,
+    )
 
 
 ROUTES = part("at/{n}", at)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from backstay.codec.errors import PayloadError
 from backstay.kernel.decision import RunRow
@@ -12,6 +14,7 @@ from backstay.protocol.shown_payloads import payload_text
 from backstay.server.http.errors import HttpError
 from backstay.server.http.messages import HttpRequest, HttpResponse
 from backstay.server.published.control.parts.selected import (
+    PartAnswer,
     about_run,
     check_parameters,
     checked_number,
@@ -28,7 +31,11 @@ INLINE = 32 << 10  # bytes of an event that is decoded at once, without a thread
 PART = 64 << 10
 
 
-async def event(server: Server, request: HttpRequest) -> dict[str, Any] | HttpResponse:
+class EventAnswer(PartAnswer, frozen=True, kw_only=True):
+    event: Annotated[dict[str, Any], Meta(description="Its facts, words and cause; payloads as text.")]
+
+
+async def event(server: Server, request: HttpRequest) -> EventAnswer | HttpResponse:
     """One event of a run with its payloads decoded; `download` names a payload to be sent whole."""
     check_parameters(request, "download", "form")
     row = await selected_run(server, request)
@@ -47,7 +54,7 @@ async def event(server: Server, request: HttpRequest) -> dict[str, Any] | HttpRe
         return single_event(entry, row.run_id, story, quiet(request))
 
     made = await server.api.slices.aside(make) if len(entry.body) > INLINE else make()
-    return about_run(row) | {"event": made}
+    return EventAnswer(**about_run(row), event=made)
 
 
 async def no_such_event(server: Server, row: RunRow, sequence: int) -> HttpError:
@@ -57,9 +64,7 @@ async def no_such_event(server: Server, row: RunRow, sequence: int) -> HttpError
     return HttpError(404, "event_not_found", message, **about_run(row), sequence=sequence, last_sequence=end)
 
 
-async def _download(
-    server: Server, request: HttpRequest, row: RunRow, sequence: int, field: str
-) -> dict[str, Any] | HttpResponse:
+async def _download(server: Server, request: HttpRequest, row: RunRow, sequence: int, field: str) -> HttpResponse:
     """A payload of an event: the whole of its text, or the bytes that are stored."""
     form = choice(request, "form", ("text", "blob"), "text")
     (entry,) = await server.api.stored.history(row.key, sequence - 1, 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from backstay.kernel.event import Recorded
 from backstay.kernel.views.failures import READS
@@ -12,6 +14,7 @@ from backstay.protocol.run_detail import shown_failure
 from backstay.protocol.shown_payloads import show_envelopes
 from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
+    PartAnswer,
     about_run,
     check_parameters,
     fitting_items,
@@ -23,7 +26,13 @@ from backstay.server.published.control.parts.selected import (
 from backstay.server.server import Server
 
 
-async def failures(server: Server, request: HttpRequest) -> dict[str, Any]:
+class FailuresAnswer(PartAnswer, frozen=True, kw_only=True):
+    failures: list[dict[str, Any]]
+    remaining: Annotated[int, Meta(description="How many there are from the beginning of this page on.")]
+    next_after: Annotated[int | None, Meta(description="The event after which the next page begins.")]
+
+
+async def failures(server: Server, request: HttpRequest) -> FailuresAnswer:
     """The failures of a run after an event."""
     check_parameters(request, "after", "page_size", "payloads")
     row = await selected_run(server, request)
@@ -44,12 +53,12 @@ async def failures(server: Server, request: HttpRequest) -> dict[str, Any]:
         return len(views), page.items, page.more
 
     count, items, more = await server.api.slices.aside(make)
-    return {
+    return FailuresAnswer(
         **about_run(row),
-        "failures": items,
-        "remaining": count,
-        "next_after": items[-1]["sequence"] if more else None,
-    }
+        failures=items,
+        remaining=count,
+        next_after=items[-1]["sequence"] if more else None,
+    )
 
 
 ROUTES = part("failures", failures)

@@ -7,7 +7,9 @@ of runs and of events; the answer marks omissions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
@@ -16,7 +18,13 @@ from backstay.kernel.views.lineage import lineage as links_of
 from backstay.protocol.plain import plain
 from backstay.protocol.tasks import optional_iso
 from backstay.server.http.messages import HttpRequest
-from backstay.server.published.control.parts.selected import about_run, check_parameters, part, selected_run
+from backstay.server.published.control.parts.selected import (
+    PartAnswer,
+    about_run,
+    check_parameters,
+    part,
+    selected_run,
+)
 from backstay.server.published.control.workflow_json import bucket
 from backstay.server.server import Server
 from backstay.store import RunFilter
@@ -24,26 +32,57 @@ from backstay.store import RunFilter
 LOOKED_AT = 100_000  # events of all runs together
 
 
-async def lineage(server: Server, request: HttpRequest) -> dict[str, Any]:
+class FamilyRun(Struct, kw_only=True):
+    """A run in the tree. If it no longer exists, the facts that its relative has about it."""
+
+    workflow_id: str
+    run_id: str | None
+    run_number: int | None
+    workflow_type: str | None
+    status: str | None
+    status_bucket: str | None
+    closed_reason: str | UnsetType | None = UNSET
+    started_at: str | UnsetType | None = UNSET
+    closed_at: str | UnsetType | None = UNSET
+    history_length: int | UnsetType = UNSET
+    exists: bool
+    link: Annotated[dict[str, Any] | UnsetType, Meta(description="The link in the history of its relative.")] = UNSET
+    children: list[FamilyRun] | UnsetType = UNSET
+    children_count: int | UnsetType = UNSET
+    generation: Annotated[int | UnsetType, Meta(description="Of a parent: 1 for the nearest.")] = UNSET
+    of_run_id: Annotated[str | UnsetType, Meta(description="Of a parent: the run whose parent it is.")] = UNSET
+
+
+class LineageAnswer(PartAnswer, frozen=True, kw_only=True):
+    depth: int
+    limit: int
+    parents: list[FamilyRun]
+    run: FamilyRun
+    runs: Annotated[int, Meta(description="How many runs the tree has.")]
+    looked_at: Annotated[int, Meta(description="How many events were looked at.")]
+    complete: bool
+
+
+async def lineage(server: Server, request: HttpRequest) -> LineageAnswer:
     """The parents, children and continued runs of a run, several levels deep, with their present state."""
     check_parameters(request, "depth", "limit")
     row = await selected_run(server, request)
     depth = request.integer("depth", 1, 1, 10)
     limit = request.integer("limit", 100, 1, 1000)
     tree = _Tree(server, limit)
-    root = tree.node(row, None)
+    root, children = tree.branch(row, None)
     parents = await tree.above(row, depth)
-    await tree.below([(row, root)], depth)
-    return {
+    await tree.below([(row, root, children)], depth)
+    return LineageAnswer(
         **about_run(row),
-        "depth": depth,
-        "limit": limit,
-        "parents": parents,
-        "run": root,
-        "runs": tree.count,
-        "looked_at": tree.looked_at,
-        "complete": tree.complete,
-    }
+        depth=depth,
+        limit=limit,
+        parents=parents,
+        run=root,
+        runs=tree.count,
+        looked_at=tree.looked_at,
+        complete=tree.complete,
+    )
 
 
 class _Tree:
@@ -55,43 +94,46 @@ class _Tree:
         self.looked_at = 0
         self.complete = True  # nothing was left out for its number
 
-    def node(self, row: RunRow | None, link: Link | None) -> dict[str, Any]:
-        """A run in the tree. If it no longer exists, the facts that its relative has about it."""
+    def node(self, row: RunRow | None, link: Link | None) -> FamilyRun:
         self.count += 1
-        told = {} if link is None else {"link": plain(link)}
+        shown_link = UNSET if link is None else plain(link)
         if row is None:
             assert link is not None, "the first run exists"
-            return {
-                "workflow_id": link.workflow_instance_id,
-                "run_id": link.workflow_run_id,
-                "run_number": link.run_number,
-                "workflow_type": link.workflow_type,
-                "status": link.status,
-                "status_bucket": None if link.status is None else bucket(link.status),
-                "exists": False,
-                **told,
-                "children": [],
-            }
+            return FamilyRun(
+                workflow_id=link.workflow_instance_id,
+                run_id=link.workflow_run_id,
+                run_number=link.run_number,
+                workflow_type=link.workflow_type,
+                status=link.status,
+                status_bucket=None if link.status is None else bucket(link.status),
+                exists=False,
+                link=shown_link,
+            )
         self._seen.add(row.run_id)
-        return {
-            "workflow_id": row.workflow_id,
-            "run_id": row.run_id,
-            "run_number": row.number,
-            "workflow_type": row.workflow_type,
-            "status": row.status,
-            "status_bucket": bucket(row.status),
-            "closed_reason": row.closed_reason,
-            "started_at": optional_iso(row.started_at),
-            "closed_at": optional_iso(row.closed_at),
-            "history_length": row.length,
-            "exists": True,
-            **told,
-            "children": [],
-        }
+        return FamilyRun(
+            workflow_id=row.workflow_id,
+            run_id=row.run_id,
+            run_number=row.number,
+            workflow_type=row.workflow_type,
+            status=row.status,
+            status_bucket=bucket(row.status),
+            closed_reason=row.closed_reason,
+            started_at=optional_iso(row.started_at),
+            closed_at=optional_iso(row.closed_at),
+            history_length=row.length,
+            exists=True,
+            link=shown_link,
+        )
 
-    async def above(self, row: RunRow, depth: int) -> list[dict[str, Any]]:
+    def branch(self, row: RunRow | None, link: Link | None) -> tuple[FamilyRun, list[FamilyRun]]:
+        """A run in the tree, and the list of its children, which is still empty."""
+        node, children = self.node(row, link), list[FamilyRun]()
+        node.children = children
+        return node, children
+
+    async def above(self, row: RunRow, depth: int) -> list[FamilyRun]:
         """The parents of a run and the runs before it, nearest first, a list of them a level."""
-        found: list[dict[str, Any]] = []
+        found: list[FamilyRun] = []
         level = [row]
         for generation in range(1, depth + 1):
             following: list[RunRow] = []
@@ -106,19 +148,19 @@ class _Tree:
                     if above is not None and above.run_id in self._seen:
                         continue
                     node = self.node(above, link)
-                    del node["children"]
-                    found.append(node | {"generation": generation, "of_run_id": one.run_id})
+                    node.generation, node.of_run_id = generation, one.run_id
+                    found.append(node)
                     following += [] if above is None else [above]
             level = following
         return found
 
-    async def below(self, level: list[tuple[RunRow, dict[str, Any]]], depth: int) -> None:
+    async def below(self, level: list[tuple[RunRow, FamilyRun, list[FamilyRun]]], depth: int) -> None:
         """Hang the children and the continued runs of these runs into the tree."""
         for _ in range(depth):
-            following: list[tuple[RunRow, dict[str, Any]]] = []
-            for row, node in level:
+            following: list[tuple[RunRow, FamilyRun, list[FamilyRun]]] = []
+            for row, node, children in level:
                 links = await self._children(row)
-                node["children_count"] = len(links)
+                node.children_count = len(links)
                 for link in links:
                     if self.count >= self._limit:
                         self.complete = False
@@ -126,10 +168,10 @@ class _Tree:
                     below = await self._row(row.namespace, link)
                     if below is not None and below.run_id in self._seen:
                         continue
-                    child = self.node(below, link)
-                    node["children"].append(child)
+                    child, grandchildren = self.branch(below, link)
+                    children.append(child)
                     if below is not None:
-                        following.append((below, child))
+                        following.append((below, child, grandchildren))
                     if self.count % 50 == 0:
                         await self._server.api.slices.turn()
             level = following

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
 
 from backstay.kernel.decision import CommandRecord
 from backstay.kernel.event import Recorded
@@ -14,6 +16,8 @@ from backstay.protocol.shown_payloads import PayloadMode, show_envelopes
 from backstay.protocol.tasks import optional_iso
 from backstay.server.http.messages import HttpRequest
 from backstay.server.published.control.parts.selected import (
+    Page,
+    PartAnswer,
     about_run,
     check_parameters,
     fitting_items,
@@ -25,7 +29,34 @@ from backstay.server.published.control.parts.selected import (
 from backstay.server.server import Server
 
 
-async def messages(server: Server, request: HttpRequest) -> dict[str, Any]:
+class MessageOfRun(Struct, frozen=True, kw_only=True):
+    """A command, and the signal or update that it was."""
+
+    command_sequence: int | None
+    command_id: str | None
+    type: str
+    name: str | None
+    status: str | None
+    outcome: str | None
+    rejection_reason: str | None
+    source: str | None
+    recorded_at: str | None
+    request_id: str | None
+    fingerprint: str | None
+    validation_errors: dict[str, list[str]]
+    who: Annotated[dict[str, Any], Meta(description="The request that sent it: route, address, token, caller.")]
+    context: dict[str, Any]
+    payload: Any
+    signal: dict[str, Any] | None
+    update: dict[str, Any] | None
+
+
+class MessagesAnswer(PartAnswer, frozen=True, kw_only=True):
+    messages: list[MessageOfRun]
+    next_after: Annotated[int | None, Meta(description="The command after which the next page begins.")]
+
+
+async def messages(server: Server, request: HttpRequest) -> MessagesAnswer:
     """The commands, signals and updates of a run in the order of their commands, with who, where, payload and outcome."""
     check_parameters(request, "after", "page_size", "payloads")
     row = await selected_run(server, request)
@@ -41,17 +72,14 @@ async def messages(server: Server, request: HttpRequest) -> dict[str, Any]:
     commands = await server.api.looking.commands(row.workflow)
     own = [command for command in commands if command.may_be_of(row.key)]
 
-    def make() -> tuple[list[dict[str, Any]], bool]:
+    def make() -> Page[MessageOfRun]:
         found = [one for one in _joined(own, told) if one[0] > after]
-        page = fitting_items((_shown(*one[1:], mode) for one in found), size)
-        return page.items, page.more
+        return fitting_items((_shown(*one[1:], mode) for one in found), size)
 
-    items, more = await server.api.slices.aside(make)
-    return {
-        **about_run(row),
-        "messages": items,
-        "next_after": items[-1]["command_sequence"] if more else None,
-    }
+    page = await server.api.slices.aside(make)
+    return MessagesAnswer(
+        **about_run(row), messages=page.items, next_after=page.items[-1].command_sequence if page.more else None
+    )
 
 
 Message = tuple[int, CommandRecord | None, SignalView | None, UpdateView | None]
@@ -74,7 +102,7 @@ def _joined(commands: list[CommandRecord], told: list[Recorded]) -> list[Message
 
 def _shown(
     command: CommandRecord | None, signal: SignalView | None, update: UpdateView | None, mode: PayloadMode
-) -> dict[str, Any]:
+) -> MessageOfRun:
     message = signal or update
     shown: dict[str, Any] = {
         "command_sequence": None if message is None else message.command_sequence,
@@ -101,18 +129,18 @@ def _shown(
     if command is not None and command.payload is not None:
         given = command.payload
     told = update if update is not None else signal
-    return {
+    return MessageOfRun(
         **shown,
-        "recorded_at": optional_iso(None if command is None else command.at),
-        "request_id": None if command is None else command.request_id,
-        "fingerprint": None if command is None else command.fingerprint,
-        "validation_errors": {} if command is None else command.validation_errors,
-        "who": {} if command is None else command.context.get("request", {}),
-        "context": {} if command is None else {k: v for k, v in command.context.items() if k != "request"},
-        **show_envelopes({"payload": envelope(given)}, mode),
-        "signal": show_envelopes(plain(told), mode) if isinstance(told, SignalView) else None,
-        "update": show_envelopes(plain(told), mode) if isinstance(told, UpdateView) else None,
-    }
+        recorded_at=optional_iso(None if command is None else command.at),
+        request_id=None if command is None else command.request_id,
+        fingerprint=None if command is None else command.fingerprint,
+        validation_errors={} if command is None else command.validation_errors,
+        who={} if command is None else command.context.get("request", {}),
+        context={} if command is None else {k: v for k, v in command.context.items() if k != "request"},
+        payload=show_envelopes({"payload": envelope(given)}, mode)["payload"],
+        signal=show_envelopes(plain(told), mode) if isinstance(told, SignalView) else None,
+        update=show_envelopes(plain(told), mode) if isinstance(told, UpdateView) else None,
+    )
 
 
 ROUTES = part("messages", messages)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Generic, NamedTuple, NoReturn, TypeVar, cast
 
 import msgspec
+from msgspec import Struct
 
 from backstay.kernel.decision import RunRow
 from backstay.protocol import requests as ask
@@ -17,6 +18,8 @@ from backstay.server.http.messages import HttpRequest
 from backstay.server.http.router import Handler, Route
 from backstay.server.published.control.workflow_json import find_run
 from backstay.server.server import Server
+
+T = TypeVar("T")
 
 PAGE_BYTES = 1 << 20  # of a page; the texts beside it stay below the same size
 _ALWAYS = ("namespace",)
@@ -84,6 +87,14 @@ def checked_number(name: str, text: str, low: int = 0) -> int:
     return int(text)
 
 
+class PartAnswer(Struct, frozen=True, kw_only=True):
+    """The run whose part it is."""
+
+    workflow_id: str
+    run_id: str
+    namespace: str
+
+
 def about_run(row: RunRow) -> dict[str, str]:
     """The fields that every part begins with."""
     return {"workflow_id": row.workflow_id, "run_id": row.run_id, "namespace": row.namespace}
@@ -98,16 +109,16 @@ def part(name: str, handler: Handler, operation: str | None = None) -> list[Rout
     ]
 
 
-class Page(NamedTuple):
+class Page(NamedTuple, Generic[T]):
     """Items of a page, and whether more of them follow."""
 
-    items: list[dict[str, Any]]
+    items: list[T]
     more: bool
 
 
-def fitting_items(items: Iterable[dict[str, Any]], count: int) -> Page:
+def fitting_items(items: Iterable[T], count: int) -> Page[T]:
     """The first of these items: at most so many, and as many as fit into a page."""
-    found: list[dict[str, Any]] = []
+    found: list[T] = []
     size = 0
     for item in items:
         size += len(msgspec.json.encode(item))

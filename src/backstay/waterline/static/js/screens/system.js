@@ -30,7 +30,9 @@ const PATHS = /** @type {const} */ ([
 export function open(app) {
   const query = (/** @type {string} */ name) => app.route.query.get(name);
   const section = () => query("section") ?? "health";
-  const all = /** @type {All} */ (Object.fromEntries(PATHS.map((path) => [path, get(app, `/api/${path}`)])));
+  const all = /** @type {All} */ (
+    /** @type {unknown} */ (Object.fromEntries(PATHS.map((path) => [path, get(app, `/api/${path}`)])))
+  );
   const filters = () => asking(query);
   // An unhealthy server replies with status 503 and the same body.
   all["system/health"] = new Resource(

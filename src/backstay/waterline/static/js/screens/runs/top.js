@@ -92,7 +92,9 @@ export function top(app, asks, lists, box) {
           .../** @type {[string, string][]} */ (
             Object.entries(SINCE).map(([text, minutes]) => [String(minutes), `last ${text}`])
           ),
-          ...(definition.data?.ranges ?? []).map((/** @type {string} */ one) => [one, `${words(one)} …`]),
+          .../** @type {[string, string][]} */ (
+            (definition.data?.ranges ?? []).map((name) => [name, `${words(name)} …`])
+          ),
         ],
         since,
       ),

@@ -52,7 +52,12 @@ export function maintenance(app, all, load) {
         }),
         adminOnly(app, "do this"),
       ),
-      ...held(all[/** @type {keyof All} */ (path.replace("/rebuild", ""))], view),
+      ...held(
+        /** @type {import("../../api.js").Resource<any>} */ (
+          all[/** @type {keyof All} */ (path.replace("/rebuild", ""))]
+        ),
+        view,
+      ),
     );
   return [
     pass(
