@@ -149,7 +149,7 @@ def test_a_namespace_of_its_own(place: Place) -> None:
 def test_a_namespace_with_capitals_is_refused_because_no_server_has_it(place: Place) -> None:
     done = place.dw("dev", "shop.py", "--namespace", "Shop")
     assert done.returncode == 2
-    assert "a server has no namespace with capitals such as 'Shop'" in done.stderr
+    assert "a server accepts no namespace with capital letters such as 'Shop'" in done.stderr
     assert "Backstay('backstay.db', namespace='Shop')" in done.stderr
 
 

@@ -117,7 +117,7 @@ def test_a_loop_repairs_a_database_until_it_is_stopped(shop: Place) -> None:
     command = [*DW, "repair-pass", "--loop", "--every", "0.05", "--db", "shop.db"]
     with subprocess.Popen(command, cwd=shop.directory, stdout=subprocess.PIPE, text=True) as loop:
         assert loop.stdout is not None
-        assert loop.stdout.readline() == "looks through shop.db every 0.05 s\n"
+        assert loop.stdout.readline() == "checks shop.db every 0.05 s\n"
         assert loop.stdout.readline() == "1 candidates, 1 repaired\n"
         loop.terminate()
         assert loop.wait(PATIENCE) == 0

@@ -132,7 +132,7 @@ async def test_a_server_beside_the_engine_says_that_it_is_not_the_one_to_ask() -
         async with AsyncClient(transport.HttpTransport(access, patience=0.05)) as client:
             account = await opened(client)
             house.server.engine.owned[:] = bytes(256)
-            with pytest.raises(RequestRefused, match="no worker can be asked from here") as refused:
+            with pytest.raises(RequestRefused, match="this server cannot ask a worker") as refused:
                 await account.query(Account.total)
             assert refused.value.reason == "engine_elsewhere"
             house.server.engine.owned[:] = b"\1" * 256

@@ -64,7 +64,7 @@ def test_names_that_are_answered_to(listening: str, host: str, answered: bool) -
     if answered:
         assert authenticator.caller({"host": host}).method == "none"
     else:
-        with pytest.raises(HttpError, match="hosts that it knows"):
+        with pytest.raises(HttpError, match="host names that it knows"):
             authenticator.caller({"host": host})
 
 

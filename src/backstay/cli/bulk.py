@@ -150,7 +150,7 @@ def stop(id: str, server: str | None, token: str | None, namespace: str) -> None
 
 def _server(url: str | None, token: str | None) -> options.ServerAt:
     if url is None:
-        raise CliError("name the server with --server or DW_SERVER; only a server does bulk operations")
+        raise CliError("name the server with --server or DW_SERVER; only a server runs bulk operations")
     return options.ServerAt(url, token)
 
 

@@ -32,7 +32,7 @@ KEY = click.option(
 def verify(file: Path, key: str | None, as_json: bool) -> None:
     """Verify the checksums of the export in FILE and, with a key, its signature.
 
-    Nothing else is needed: no database, no server. Exit code 1: it was changed, it is not whole, or another key signed it.
+    Needs no database and no server. Exits with code 1 if the file was changed, is incomplete, or was signed with another key.
 
     \b
     Examples:
@@ -79,8 +79,8 @@ def import_(files: tuple[Path, ...], path: str, key: str | None) -> None:
     """Import the export in each FILE into an empty database, for `dw history`, `dw describe` and `dw verdict`.
 
     Only a whole export with a matching checksum is read, and only into a database that has no workflow yet. All files
-    are checked before the first is imported. Of a workflow, one run can be imported. A redacted export is refused: it
-    lacks the arguments of its code. An app or a server that opens this database goes on with an open run; use commands
+    are checked before the first is imported. One run of each workflow can be imported. A redacted export is refused,
+    since a replay needs its arguments. An app or a server that opens this database continues an open run; use commands
     that only read.
 
     \b

@@ -58,7 +58,7 @@ def command(file: Path, path: str, namespace: str, queues: tuple[str, ...], port
         raise CliError(f"the directory {parent} does not exist; create it first")
     if namespace != namespace.lower():
         raise CliError(
-            f"a server has no namespace with capitals such as {namespace!r}; its runs go on with"
+            f"a server accepts no namespace with capital letters such as {namespace!r}; its runs go on with"
             f" Backstay({path!r}, namespace={namespace!r}) in your program"
         )
     plan = DevPlan(file=os.fspath(file), path=path, namespace=namespace, queues=queues)

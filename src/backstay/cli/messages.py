@@ -131,7 +131,7 @@ def signal(
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
 @options.place
 @options.namespace
-@_app("The file with the workflow's code; its validators are asked before the update is accepted.")
+@_app("The file with the workflow's code; its validators check the update before it is accepted.")
 @click.option(
     "--wait/--no-wait",
     default=True,
@@ -187,7 +187,7 @@ def update(
 @click.argument("args", nargs=-1, metavar="[JSON ARGS]...")
 @options.place
 @options.namespace
-@_app("The file with the workflow's code, which answers.")
+@_app("The file with the workflow's code, which computes the answer.")
 @click.option("--run", "run_id", metavar="RUN_ID", help="Use an earlier run of ID.")
 def query(
     id: str, name: str, args: tuple[str, ...], path: options.Place, namespace: str, app: str | None, run_id: str | None

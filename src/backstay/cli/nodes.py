@@ -63,7 +63,7 @@ def command(path: options.Place, as_json: bool) -> None:
     for gone in found["gone"]:
         out.print(f"{told(gone)}; forget it with: dw node forget {gone['id']}", style="yellow", markup=False)
     if found["unowned_shards"]:
-        missing = f"{found['unowned_shards']} of {found['shards']} shards have no owner: their workflows stand still"
+        missing = f"{found['unowned_shards']} of {found['shards']} shards have no owner: their workflows do not move"
         out.print(missing, style="red", markup=False)
 
 
@@ -139,7 +139,7 @@ def _wait(ask: Ask, id: str, called: str) -> None:
             return
         if found["draining"] and found["shards"] != left:
             left = found["shards"]
-            click.echo(f"{called} owns {left} shards" if left else f"{called} owns no shards any more")
+            click.echo(f"{called} owns {left} shards" if left else f"{called} no longer owns shards")
         if found["draining"] and not left:
             return
         if found["note"] is not None:

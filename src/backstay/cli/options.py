@@ -97,5 +97,5 @@ def existing(path: str) -> str:
     with as_problems():
         checked(path)
     if not is_server(path) and not Path(path.removeprefix("sqlite:")).exists():
-        raise CliError(f"there is no database {path}; name one with --db or DW_DB, or make one with `dw dev`")
+        raise CliError(f"there is no database {path}; name one with --db or DW_DB, or create one with `dw dev`")
     return path

@@ -84,7 +84,7 @@ def _on_database(path: str, namespace: str, every: float | None) -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        click.echo(f"looks through {shown(path)} every {every:g} s")
+        click.echo(f"checks {shown(path)} every {every:g} s")
         quiet = True
         while not stopping.is_set():
             try:
@@ -146,7 +146,7 @@ async def _loop(access: Access, every: float) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         running.add_signal_handler(number, stopping.set)
-    click.echo(f"looks through {access.url} every {every:g} s")
+    click.echo(f"checks {access.url} every {every:g} s")
     quiet = True
     while not stopping.is_set():
         try:

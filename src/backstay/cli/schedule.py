@@ -59,14 +59,18 @@ def _when(command: F) -> F:
     for option in (
         click.option("--note", metavar="TEXT", help="A note for readers, such as what the schedule is for."),
         click.option("--max-runs", metavar="N", type=click.IntRange(1), help="End the schedule after N runs."),
-        click.option("--jitter", metavar="DURATION", help="Fire up to this much later, to spread load: 30s."),
+        click.option(
+            "--jitter", metavar="DURATION", help="Fire later by a random time of at most this, to spread load: 30s."
+        ),
         click.option(
             "--overlap", type=click.Choice(OVERLAPS), help="What to do while an earlier run is open. Default: skip."
         ),
         click.option(
             "--timezone", metavar="ZONE", help="The time zone of the cron expressions: Europe/Berlin. Default: UTC."
         ),
-        click.option("--offset", metavar="DURATION", help="Moves --every: at 5 past with --every 1h --offset 5m."),
+        click.option(
+            "--offset", metavar="DURATION", help="Shift --every: `--every 1h --offset 5m` fires at 5 past each hour."
+        ),
         click.option("--every", metavar="DURATION", multiple=True, help="An interval, like 15m, 6h or 1d."),
         click.option("--cron", metavar="EXPRESSION", multiple=True, help="Five fields, or @hourly, @daily, @weekly."),
     ):
@@ -124,9 +128,9 @@ def create(
 @command.command(name="preview")
 @click.option("--cron", metavar="EXPRESSION", multiple=True, help="Five fields, or @hourly, @daily, @weekly.")
 @click.option("--every", metavar="DURATION", multiple=True, help="An interval, like 15m, 6h or 1d.")
-@click.option("--offset", metavar="DURATION", help="Moves --every: at 5 past with --every 1h --offset 5m.")
-@click.option("--timezone", metavar="ZONE", help="Of the cron expressions: Europe/Berlin. Default: UTC.")
-@click.option("--count", metavar="N", type=click.IntRange(1, 100), default=10, show_default=True)
+@click.option("--offset", metavar="DURATION", help="Shift --every: `--every 1h --offset 5m` fires at 5 past each hour.")
+@click.option("--timezone", metavar="ZONE", help="The time zone of the cron expressions: Europe/Berlin. Default: UTC.")
+@click.option("--count", metavar="N", type=click.IntRange(1, 100), default=10, show_default=True, help="Show N times.")
 def preview(count: int, **given: Any) -> None:
     """Preview when a schedule would fire, without creating it: the next times in its time zone.
 
@@ -159,7 +163,9 @@ def preview(count: int, **given: Any) -> None:
     "--status", type=click.Choice(["active", "paused", "ended", "deleted"]), help="Only schedules with this status."
 )
 @click.option("--type", "type_", metavar="TYPE", help="Only schedules of this workflow type.")
-@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=50, show_default=True)
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1, 10_000), default=50, show_default=True, help="Show N schedules."
+)
 def listing(path: options.Place, namespace: str, status: str | None, type_: str | None, limit: int) -> None:
     """List schedules, newest first. Ended and deleted schedules are listed with --status ended and --status deleted.
 
@@ -263,7 +269,7 @@ def update(id: str, path: options.Place, namespace: str, **given: Any) -> None:
     """
     changes = _told(given)
     if not changes:
-        raise CliError("nothing to change; name something, for example --cron '0 3 * * *'")
+        raise CliError("nothing to change; name an option, for example --cron '0 3 * * *'")
     with opened(path, namespace) as backstay, _durations():
         schedule = backstay.schedules.handle(id)
         schedule.update(**changes)
@@ -272,7 +278,7 @@ def update(id: str, path: options.Place, namespace: str, **given: Any) -> None:
 
 @command.command(name="pause")
 @_one
-@click.option("--note", metavar="TEXT", help="Why; it is recorded.")
+@click.option("--note", metavar="TEXT", help="The reason; it is recorded.")
 def pause(id: str, path: options.Place, namespace: str, note: str | None) -> None:
     """Pause schedule ID until it is resumed. Runs that it has started continue.
 
@@ -282,12 +288,12 @@ def pause(id: str, path: options.Place, namespace: str, note: str | None) -> Non
     """
     with opened(path, namespace) as backstay:
         backstay.schedules.handle(id).pause(note)
-        click.echo(f"paused {id}; dw schedule resume {id} lets it go on")
+        click.echo(f"paused {id}; dw schedule resume {id} resumes it")
 
 
 @command.command(name="resume")
 @_one
-@click.option("--note", metavar="TEXT", help="Why; it is recorded.")
+@click.option("--note", metavar="TEXT", help="The reason; it is recorded.")
 def resume(id: str, path: options.Place, namespace: str, note: str | None) -> None:
     """Resume schedule ID from now on. To start missed occurrences, use dw schedule backfill.
 
@@ -351,7 +357,9 @@ def backfill(id: str, path: options.Place, namespace: str, start: str, end: str,
 @command.command(name="history")
 @_one
 @click.option("--after", metavar="N", type=click.IntRange(0), default=0, help="Only events after number N.")
-@click.option("--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, show_default=True)
+@click.option(
+    "--limit", metavar="N", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Show N events."
+)
 def history(id: str, path: options.Place, namespace: str, after: int, limit: int) -> None:
     """Show the history of schedule ID, even after it was deleted.
 

@@ -104,7 +104,7 @@ def _tell(report: CopyReport, target: str, seconds: float, verify_only: bool) ->
     if report.discarded:
         click.echo("the unfinished copy was discarded, and all was copied anew")
     elif report.resumed:
-        click.echo(f"went on with an unfinished copy, which had {_number(report.resumed, 'instance')}")
+        click.echo(f"continued an unfinished copy, which had {_number(report.resumed, 'instance')}")
     if report.damaged:
         click.echo("damaged, and the same on both sides:", err=True)
         _list(report.damaged)
@@ -120,7 +120,7 @@ def _tell(report: CopyReport, target: str, seconds: float, verify_only: bool) ->
         return
     click.echo(f"{compared} copied and compared in {seconds:.1f} s")
     click.echo(
-        f"start your processes on {shown(target)} now, and none on the source: they would do the same work again"
+        f"start your processes on {shown(target)} now, and none on the source, where they would do the same work again"
     )
 
 

@@ -112,7 +112,7 @@ def revoke(id: str, path: options.Place) -> None:
     with StoreReader(path) as reader:
         known = next((token for token in _all(reader) if token.id == id), None)
         if known is None:
-            raise Missing(f"there is no token {id}; dw token list shows those there are")
+            raise Missing(f"there is no token {id}; dw token list shows all tokens")
         _keep(reader, id, None)
         _note(reader, "token.revoke", id, known.namespace, known.role)
     click.echo(f"{id}: revoked")

@@ -17,8 +17,14 @@ from backstay.logging import log_to_stderr
 @click.option("--server", metavar="URL", envvar="DW_SERVER", help="The server. Default: the variable DW_SERVER.")
 @click.option("--token", metavar="TOKEN", envvar="DW_TOKEN", help="The server's token. Default: the variable DW_TOKEN.")
 @options.namespace
-@click.option("--queue", "queues", metavar="NAME", multiple=True, help="Only this queue. Default: all that FILE names.")
-@click.option("--build", metavar="ID", help="The build that runs started for it are pinned to.")
+@click.option(
+    "--queue",
+    "queues",
+    metavar="NAME",
+    multiple=True,
+    help="Take tasks of this queue only. Default: all queues that FILE names.",
+)
+@click.option("--build", metavar="ID", help="The ID of this build of the code, to which runs can be pinned.")
 @click.option(
     "--workflow-deadline",
     metavar="SECONDS",

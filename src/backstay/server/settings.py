@@ -252,7 +252,7 @@ def _checked(settings: Settings) -> Settings:
     if settings.worker_stale_after_seconds <= settings.heartbeat_interval_seconds:
         raise WrongSetting(
             f"worker_stale_after_seconds is {settings.worker_stale_after_seconds}: it must be above"
-            f" heartbeat_interval_seconds ({settings.heartbeat_interval_seconds}), or every worker is stale between two"
+            f" heartbeat_interval_seconds ({settings.heartbeat_interval_seconds}), or every worker counts as stale between two heartbeats"
         )
     if settings.worker_forgotten_after_seconds < settings.worker_stale_after_seconds:
         raise WrongSetting(

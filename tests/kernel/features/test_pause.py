@@ -1,4 +1,4 @@
-"""Pause: tasks are withheld until the run is unpaused; facts are recorded and deadlines go on."""
+"""Pause: tasks are withheld until the run is unpaused; facts are recorded and deadlines keep running."""
 
 from __future__ import annotations
 

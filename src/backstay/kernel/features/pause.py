@@ -1,4 +1,4 @@
-"""Pause and unpause. The tasks of a paused run are not given to workers; events are recorded and deadlines go on."""
+"""Pause and unpause. The tasks of a paused run are not given to workers; events are recorded and deadlines keep running."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ PAUSE = OperatorCommand(
     request="PauseWorkflow",
     label="Pause",
     help="Pause {run}: hand out no more of its tasks.",
-    more="Results, timers and signals are still recorded, and deadlines go on.",
+    more="Results, timers and signals are still recorded, and deadlines keep running.",
     examples=('order-1 --reason "the warehouse is closed"',),
     outcomes={
         "paused": CommandOutcome("paused; events are still recorded, and unpause resumes it"),

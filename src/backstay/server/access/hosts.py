@@ -34,7 +34,7 @@ class KnownHosts:
         raise HttpError(
             403,
             "foreign_host",
-            f"this server requires no token, so it answers only to hosts that it knows; {host[:255]!r} is not one",
+            f"this server requires no token, so it accepts only requests for host names that it knows; {host[:255]!r} is not one",
             remediation="Call it at 127.0.0.1 or localhost, name the host in the setting allowed_hosts, or require tokens"
             " (auth=token).",
         )

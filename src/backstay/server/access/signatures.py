@@ -41,7 +41,7 @@ class NotTaken(Exception):
     """A signature is valid, but may have been used before."""
 
     def __init__(self, signature: RequestSignature) -> None:
-        super().__init__("this signature was not looked for among the used ones yet")
+        super().__init__("this signature has not been compared with the used ones yet")
         self.signature = signature
 
 
@@ -58,8 +58,8 @@ class Signatures:
             return self._check_request(given, method, target, headers, body)
         if not target.startswith(WEBHOOKS) or not body:
             raise _unauthorized(
-                "sign this request: X-Signature, X-Signature-Time and X-Signature-Nonce (docs/how-to/server.md); the signature"
-                " of a body alone opens webhooks that have one"
+                "sign this request: X-Signature, X-Signature-Time and X-Signature-Nonce (docs/how-to/server.md); a signature"
+                " of the body alone is valid only for webhooks with a body"
             )
         wanted = hmac.new(self._key, body, sha256).hexdigest()
         if not _same(wanted, given.removeprefix("sha256=")):

@@ -75,7 +75,7 @@ class App:
         """Hand an admitted request to its handler, or rehearse it if it is a dry run."""
         if request.dry_run and route.changes and not route.own_dry_run:
             if not has_dry_run(route):
-                raise unsupported("it is no route of operators")
+                raise unsupported("it is not a route for operators")
             return rehearse(self.server, route, request)
         if route.changes or route.plane != "control":
             return route.handler(self.server, request)

@@ -62,7 +62,7 @@ class RehearsalServer:
             AvroPayloads(),
             exporter(exporting(server.settings)),
             unoffered=server.sweep.unoffered,
-            over=lambda: unsupported("it waits for something that a dry run does not cause"),
+            over=lambda: unsupported("its answer waits for an event that a dry run does not cause"),
         )
         self.wrote = rehearsal.store
         self.prepare = rehearsal.prepare

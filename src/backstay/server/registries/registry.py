@@ -112,10 +112,12 @@ class StoredRegistry(Generic[T]):
         where = f"namespace {namespace!r}" if namespace else "this server"
         kind = self.kind.replace("_", " ")
         if self._most is not None and before is None and self._counts[namespace] >= self._most:
-            raise self._full(f"{where} keeps {self._most} entries of the kind {kind}, and no more", self._most)
+            raise self._full(
+                f"{where} already has {self._most} entries of the kind {kind}, which is the limit", self._most
+            )
         more = size - len(before or b"")
         if self._most_bytes is not None and more > 0 and self._bytes[namespace] + more > self._most_bytes:
-            said = f"{where} keeps {self._most_bytes} bytes of entries of the kind {kind}, and this one is too large for the rest"
+            said = f"{where} may keep {self._most_bytes} bytes of entries of the kind {kind}, and this entry would exceed that"
             raise self._full(said, self._most_bytes)
 
     def _full(self, message: str, limit: int) -> HttpError:

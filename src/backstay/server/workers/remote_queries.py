@@ -330,7 +330,7 @@ class RemoteQueries:
         if question.owner is not None:
             who = f"worker {question.owner!r} has not answered"
         elif question.asked:
-            who = f"worker {question.asked[-1]!r} was asked and is gone"
+            who = f"worker {question.asked[-1]!r} received the question and disconnected"
         else:
             who = "no worker took it"
         if question.inquiry.kind == "query":
@@ -357,7 +357,7 @@ class RemoteQueries:
 
 def _elsewhere() -> NotTheEngine:
     return NotTheEngine(
-        "engine_elsewhere", "another process runs the engine of this database; no worker can be asked from here"
+        "engine_elsewhere", "another process runs the engine of this database; this server cannot ask a worker"
     )
 
 

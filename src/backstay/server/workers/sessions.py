@@ -304,7 +304,7 @@ class SessionRegistry:
             limit = found.options.max_concurrent_activities
             if not creating and self._leases.count(worker.namespace, id) >= limit:
                 self._leases.check(worker.namespace, id, lambda: self.relieve(worker.namespace, worker.task_queue))
-                message = f"session {id!r} runs as many activities as it may ({limit})"
+                message = f"session {id!r} runs as many activities as its limit allows ({limit})"
                 return _refused(409, "session_activity_limit_exceeded", message)
             return None
         return self._closed_to(worker, session, found) or self._no_room(worker, found)
@@ -340,7 +340,7 @@ class SessionRegistry:
         held = sum(s.worker_id == worker.worker_id and self.status(s) == "active" for s in self.of(worker.namespace))
         if held < worker.max_concurrent_worker_sessions:
             return None
-        message = f"worker {worker.worker_id!r} holds as many sessions as it may ({held})"
+        message = f"worker {worker.worker_id!r} holds as many sessions as its limit allows ({held})"
         return _refused(409, "worker_session_limit_exceeded", message)
 
     async def _owned(self, worker: RegisteredWorker, session_id: str) -> SessionRecord:

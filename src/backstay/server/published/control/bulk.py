@@ -83,7 +83,7 @@ async def begin(server: Server, request: HttpRequest) -> HttpResponse:
 
 def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperation:
     if (body.filter is None) == (body.ids is None):
-        raise invalid("filter", "name the runs by a filter or by ids, one of the two")
+        raise invalid("filter", "name the runs by a filter or by ids, not by both")
     if body.filter is not None and not body.filter:
         raise invalid("filter", "an empty filter would take every run of the namespace; name at least one field")
     if len(msgspec.json.encode(body.filter)) > FILTER:

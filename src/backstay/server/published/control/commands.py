@@ -233,7 +233,7 @@ async def update_with(server: Server, request: HttpRequest, body: UpdateWorkflow
     if body.wait_policy is not None:
         raise invalid("wait_policy", "wait_policy is now called wait_for")
     if body.wait_for not in ("accepted", "completed"):
-        raise invalid("wait_for", f"wait for accepted or completed, not {body.wait_for!r}")
+        raise invalid("wait_for", f"wait_for must be accepted or completed, not {body.wait_for!r}")
     positional, named = arguments_of(body)
     wanted = body.wait_timeout_seconds
     budget = server.settings.update_wait_completion_timeout_seconds

@@ -190,7 +190,7 @@ def _acknowledged(server: Server, worker: RegisteredWorker) -> dict[str, Any]:
 
 def _check_told(field: str, told: dict[str, Any] | None) -> None:
     if told is not None and len(msgspec.json.encode(told)) > TOLD:
-        raise invalid(field, f"{field} has at most {TOLD} bytes: it is kept in memory for every worker")
+        raise invalid(field, f"{field} has at most {TOLD} bytes, since the server keeps it in memory for every worker")
 
 
 def _refuse_changed(before: RegisteredWorker, fingerprints: dict[str, str]) -> None:
