@@ -1,4 +1,4 @@
-"""The process of the file that `dw dev` has running: how it is started, and what its end means."""
+"""The process in which `dw dev` runs a file: its start, and the report of its crash."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import click
 from backstay.cli.dev_plan import RELOAD, DevPlan
 from backstay.cli.file_watch import stamp_of
 
-SHORT = 2.0  # seconds: a process that crashes sooner is only started again after a save
-PATIENCE = 10.0  # seconds to end after the request
+SHORT = 2.0  # seconds; a process that crashes sooner is started again only after a save
+PATIENCE = 10.0  # seconds in which it must end when it is asked to
 
 
 class DevChild:
     def __init__(self, plan: DevPlan) -> None:
         self._file = plan.file
         self._started = time.monotonic()
-        # Blocked until the process has set its own handler: a starting interpreter would answer Ctrl-C with a traceback.
-        # Blocked and not ignored, so that one that comes meanwhile is not lost, here or there.
+        # SIGINT is blocked until the process has set its own handler: a starting interpreter would answer Ctrl-C with a
+        # traceback. A blocked signal is delivered later, while an ignored one would be lost, here and in the process.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process = subprocess.Popen(plan.command_line())
@@ -28,7 +28,7 @@ class DevChild:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def report_crash(self, code: int) -> SaveAwaited | None:
-        """Say that the process was killed, crashed or called os._exit. After a quick crash the next save is to be awaited."""
+        """Report that the process was killed, crashed or called os._exit. Returns the save to wait for after a quick crash."""
         if code == RELOAD:
             return None
         how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -40,7 +40,7 @@ class DevChild:
 
 
 class SaveAwaited:
-    """The next save of a file whose process does not live to see it."""
+    """The next save of a file whose process has crashed at once."""
 
     def __init__(self, file: str) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""`dw token`: credentials for a server, made and taken away while it runs. Only hashes of them are stored."""
+"""`dw token`: credentials of a server, created and revoked while it runs. Only their hashes are stored."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ def create(role: Any, no_payloads: bool, namespace: str | None, note: str | None
     from backstay.server.registries.namespaces import checked_name
 
     try:
-        place = None if namespace is None else checked_name(namespace)
+        bound = None if namespace is None else checked_name(namespace)
     except HttpError as refusal:
         raise CliError(refusal.message) from None
     with StoreReader(path) as reader:
         world = reader.world
-        token, secret = new_token(world.ids.ulid(), role, world.now(), place, note, payloads=payloads)
+        token, secret = new_token(world.ids.ulid(), role, world.now(), bound, note, payloads=payloads)
         _keep(reader, token.id, token)
-        _note(reader, "token.create", token.id, place, role)
-    _show(token.id, role, place, secret)
+        _note(reader, "token.create", token.id, bound, role)
+    _show(token.id, role, bound, secret)
 
 
 def _show(id: str, role: str, namespace: str | None, secret: str) -> None:
@@ -110,11 +110,11 @@ def revoke(id: str, path: options.Place) -> None:
         click.echo(f"{id}: revoked")
         return
     with StoreReader(path) as reader:
-        known = next((token for token in _all(reader) if token.id == id), None)
-        if known is None:
+        revoked = next((token for token in _all(reader) if token.id == id), None)
+        if revoked is None:
             raise Missing(f"there is no token {id}; dw token list shows all tokens")
         _keep(reader, id, None)
-        _note(reader, "token.revoke", id, known.namespace, known.role)
+        _note(reader, "token.revoke", id, revoked.namespace, revoked.role)
     click.echo(f"{id}: revoked")
 
 

@@ -1,4 +1,4 @@
-"""Exports: a run is read slice by slice and written to a file on disk, so that neither memory nor the engine's thread is held."""
+"""Exports: a run is read slice by slice and written to a file, so its length takes neither memory nor the engine's thread."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FinishedFile(Protocol):
 
 
 class WrittenRun(Protocol):
-    """Writes one run. It decodes payloads, which an engine does not."""
+    """The export of one run while it is written. It decodes payloads, which an engine never does."""
 
     told: list[Recorded]
 
@@ -66,7 +66,7 @@ Exporter = Callable[[RunRow], WrittenRun]
 
 @asynccontextmanager
 async def _rest() -> AsyncGenerator[None]:
-    """No garbage collection for a while: it would look through a long run, and none of it is garbage yet."""
+    """Pause garbage collection: it would traverse the whole run, of which nothing is garbage yet."""
     with collector.resting():
         yield
 
@@ -76,7 +76,7 @@ class Exports:
         self._engine = engine
         self._instances = instances
         self._looking = looking
-        # A thread of their own: they are long, and a redactor is code of others.
+        # A thread of its own: an export takes long, and runs the code of a redactor.
         self._slices = Slices(engine.world, engine.store)
         self._exporter = exporter
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -96,7 +96,7 @@ class Exports:
         return await self.of_run(row)
 
     async def of_run(self, row: RunRow, exporter: Exporter | None = None, *, only_whole: bool = False) -> WrittenRun:
-        """Export a run; of a damaged one the readable part, unless `only_whole`. `exporter`: another one than usual."""
+        """Export a run; of a damaged one the readable part, unless `only_whole`. `exporter`: used instead of the usual one."""
         begin = exporter or self._exporter
         async with self._room, _rest():
             try:
@@ -106,18 +106,18 @@ class Exports:
                     raise
                 return await self._of_damaged(row, begin(row), damage)
 
-    async def _of_damaged(self, row: RunRow, made: WrittenRun, damage: HistoryDamaged) -> WrittenRun:
+    async def _of_damaged(self, row: RunRow, export: WrittenRun, damage: HistoryDamaged) -> WrittenRun:
         try:
             remnant = await remains(self._engine, row, damage)
-            steps = made.finish_damaged(remnant, self._engine.world.now())
+            steps = export.finish_damaged(remnant, self._engine.world.now())
             while await self._slices.aside(lambda: next(steps, steps)) is not steps:
                 pass
         except BaseException:
-            made.close()
+            export.close()
             raise
-        return made
+        return export
 
-    async def _of_run(self, row: RunRow, made: WrittenRun) -> WrittenRun:
+    async def _of_run(self, row: RunRow, export: WrittenRun) -> WrittenRun:
         try:
             opening = await self._engine.store.opening(row.workflow)
             newest = await self._newest(row.namespace, row.workflow_id)
@@ -136,7 +136,7 @@ class Exports:
             def take(events: Sequence[Recorded]) -> None:
                 for entry in events:
                     machine.evolve(instance, run, entry)
-                    made.add(entry)
+                    export.add(entry)
 
             reached = await self._slices.through(row.key, take, last=row.length, inline=0)
             if reached < row.length:
@@ -152,19 +152,19 @@ class Exports:
                 current_run_source="run_order_fallback" if drifted else description.current_run_source,
             )
             commands = await self._looking.commands(row.workflow)
-            chain = await beside(self._engine.store, row.namespace, continued(made.told))
+            chain = await beside(self._engine.store, row.namespace, continued(export.told))
             held = list(instance.buffered_events)
             sources: Mapping[str, str] = {} if self.sources is None else await self.sources(row)
-            steps = made.finish(description, commands, held, chain, self._engine.world.now(), sources)
+            steps = export.finish(description, commands, held, chain, self._engine.world.now(), sources)
             while await self._slices.aside(lambda: next(steps, steps)) is not steps:
                 pass
         except BaseException:
-            made.close()
+            export.close()
             raise
-        return made
+        return export
 
     def aside(self, make: Callable[[], T]) -> Awaitable[T]:
-        """Do something that takes long with a finished export, on the thread of the readers."""
+        """Run long work on a finished export on the thread of the exports."""
         return self._slices.aside(make)
 
     async def _newest(self, namespace: str, workflow_id: str) -> RunRow | None:

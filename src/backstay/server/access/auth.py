@@ -114,14 +114,14 @@ class Authenticator:
     def of_token(self, token: str) -> Credential | None:
         """The credential that this token is, if it is one. Every token is compared, so that the time reveals nothing."""
         digest = _digest(token.encode())
-        found: Credential | None = None
-        for known in self._tokens:
-            if hmac.compare_digest(known.digest, digest):
-                found = known
-        if found is None:
-            made = self._made.find(token)
-            found = None if made is None else self._of_made(made.id)
-        return found
+        credential: Credential | None = None
+        for candidate in self._tokens:
+            if hmac.compare_digest(candidate.digest, digest):
+                credential = candidate
+        if credential is None:
+            stored = self._made.find(token)
+            credential = None if stored is None else self._of_made(stored.id)
+        return credential
 
     def _of_cookie(self, headers: Mapping[str, str]) -> Caller | None:
         """The caller of a browser session. A session is over as soon as the token that opened it is not valid any more."""

@@ -59,8 +59,8 @@ class Retention:
             self._turn.cancel()
 
     def cutoff(self, namespace: str) -> Micros:
-        found = self._namespaces.get(namespace)
-        return self._engine.world.now() - (30 if found is None else found.retention_days) * DAY
+        entry = self._namespaces.get(namespace)
+        return self._engine.world.now() - (30 if entry is None else entry.retention_days) * DAY
 
     async def expired(self, namespace: str, limit: int = SCAN) -> list[RunRow]:
         return await self._engine.store.expired(namespace, self.cutoff(namespace), limit, shards=self._engine.shards())
@@ -134,12 +134,12 @@ class Retention:
             return
         # Signed like an export, but not redacted: the archive replaces the run.
         how = Exporting(signing_key=self._settings.export_signing_key, key_id=self._settings.export_signing_key_id)
-        made = await self._exports.of_run(row, exporter(how), only_whole=True)
+        export = await self._exports.of_run(row, exporter(how), only_whole=True)
         try:
             path = Path(directory) / f"{row.namespace}-{row.run_id}.json"
-            await self._exports.aside(lambda: _write(path, made.file.pieces()))
+            await self._exports.aside(lambda: _write(path, export.file.pieces()))
         finally:
-            made.close()
+            export.close()
 
     def _ring(self) -> None:
         self._turn = self._engine.world.spawn(self._everywhere(), "backstay-retention")

@@ -119,8 +119,8 @@ class SessionRegistry:
         worker = self._workers.get(namespace, worker_id)
         if worker is None:
             return
-        found = self.get(namespace, session.session_id)
-        if found is None or self.status(found) != "active":
+        record = self.get(namespace, session.session_id)
+        if record is None or self.status(record) != "active":
             self._write_soon(self._made(worker, session))
         else:
             self.heard(namespace, session.session_id)
@@ -129,24 +129,24 @@ class SessionRegistry:
         """Whether the session is this worker's, once that is on disk."""
         if self._engine.store.exclusive:
             return True
-        place = (namespace, session.session_id)
-        while (writing := self._writing.get(place)) is not None:
+        key = (namespace, session.session_id)
+        while (writing := self._writing.get(key)) is not None:
             await asyncio.wait([writing])
         try:
             await self._look()
         except Unavailable:
             return False
-        found = self.kept.stored(*place)  # another server may not see mere notes
-        return found is not None and found.worker_id == worker_id and found.closed_at is None
+        record = self.kept.stored(*key)  # another server may not see mere notes
+        return record is not None and record.worker_id == worker_id and record.closed_at is None
 
     def heard(self, namespace: str, session_id: str) -> None:
         """Renew the session, since one of its activities is alive."""
-        found = self.get(namespace, session_id)
-        if found is None or self.status(found) != "active":
+        record = self.get(namespace, session_id)
+        if record is None or self.status(record) != "active":
             return
-        renewed = self._renewed(found, found.lease_seconds)
+        renewed = self._renewed(record, record.lease_seconds)
         stored = self.kept.stored(namespace, session_id)
-        due = 0 if stored is None else stored.lease_expires_at - found.lease_seconds * SECOND // 2
+        due = 0 if stored is None else stored.lease_expires_at - record.lease_seconds * SECOND // 2
         if due < self._now():  # written only now: a restart, and other servers, would take it for expired
             self._write_soon(renewed)
         else:
@@ -159,9 +159,9 @@ class SessionRegistry:
     def _write_renewal(self, namespace: str, session_id: str) -> None:
         """Write the notes, before other servers treat the session as expired."""
         del self._renewals[namespace, session_id]
-        found, stored = self.get(namespace, session_id), self.kept.stored(namespace, session_id)
-        if found is not None and stored is not None and stored.lease_expires_at < found.lease_expires_at:
-            self._write_soon(found)
+        record, stored = self.get(namespace, session_id), self.kept.stored(namespace, session_id)
+        if record is not None and stored is not None and stored.lease_expires_at < record.lease_expires_at:
+            self._write_soon(record)
 
     # -- for workers
 
@@ -172,33 +172,33 @@ class SessionRegistry:
                 if await self._look():
                     continue
                 raise self._shown(refusal, worker.namespace, session.session_id)
-            found = self.get(worker.namespace, session.session_id)
-            if found is not None and self.status(found) == "active":
-                outcome, made = "reused", self._renewed(found, session.lease_seconds)
+            record = self.get(worker.namespace, session.session_id)
+            if record is not None and self.status(record) == "active":
+                outcome, written = "reused", self._renewed(record, session.lease_seconds)
             else:
-                outcome, made = "created" if found is None else "reacquired", self._made(worker, session)
-            if await self._write(made):
-                return outcome, made
+                outcome, written = "created" if record is None else "reacquired", self._made(worker, session)
+            if await self._write(written):
+                return outcome, written
 
     async def renew(self, worker: RegisteredWorker, session_id: str, lease_seconds: int | None) -> SessionRecord:
         while True:
-            found = await self._owned(worker, session_id)
-            if self.status(found) != "active":
+            record = await self._owned(worker, session_id)
+            if self.status(record) != "active":
                 raise self._shown(
-                    _refused(409, "session_not_active", f"session {session_id!r} is {self.status(found)}"),
+                    _refused(409, "session_not_active", f"session {session_id!r} is {self.status(record)}"),
                     worker.namespace,
                     session_id,
                 )
-            renewed = self._renewed(found, lease_seconds or found.lease_seconds)
+            renewed = self._renewed(record, lease_seconds or record.lease_seconds)
             if await self._write(renewed):
                 return renewed
 
     async def close(self, worker: RegisteredWorker, session_id: str, reason: str | None) -> tuple[str, SessionRecord]:
         while True:
-            found = await self._owned(worker, session_id)
-            if found.closed_at is not None:
-                return "already_closed", found
-            closed = replace(found, closed_at=self._now(), close_reason=reason)
+            record = await self._owned(worker, session_id)
+            if record.closed_at is not None:
+                return "already_closed", record
+            closed = replace(record, closed_at=self._now(), close_reason=reason)
             if await self._write(closed):
                 return "closed", closed
 
@@ -299,42 +299,42 @@ class SessionRegistry:
                 f"worker {worker.worker_id!r} does not offer {', '.join(missing)}",
                 missing_requirements=missing,
             )
-        found = self.get(worker.namespace, id)
-        if found is not None and self.status(found) == "active" and found.worker_id == worker.worker_id:
-            limit = found.options.max_concurrent_activities
+        record = self.get(worker.namespace, id)
+        if record is not None and self.status(record) == "active" and record.worker_id == worker.worker_id:
+            limit = record.options.max_concurrent_activities
             if not creating and self._leases.count(worker.namespace, id) >= limit:
                 self._leases.check(worker.namespace, id, lambda: self.relieve(worker.namespace, worker.task_queue))
                 message = f"session {id!r} runs as many activities as its limit allows ({limit})"
                 return _refused(409, "session_activity_limit_exceeded", message)
             return None
-        return self._closed_to(worker, session, found) or self._no_room(worker, found)
+        return self._closed_to(worker, session, record) or self._no_room(worker, record)
 
     def _closed_to(
-        self, worker: RegisteredWorker, session: WorkerSession, found: SessionRecord | None
+        self, worker: RegisteredWorker, session: WorkerSession, record: SessionRecord | None
     ) -> HttpError | None:
         """Why this worker may not create the session, or take it over."""
         id = session.session_id
-        if found is None:
+        if record is None:
             if session.create_if_missing:
                 return None
             return _refused(404, "session_missing", f"session {id!r} does not exist, and create_if_missing is false")
-        status = self.status(found)
+        status = self.status(record)
         if status == "active":
-            message = f"session {id!r} is held by worker {found.worker_id!r}"
+            message = f"session {id!r} is held by worker {record.worker_id!r}"
             return _refused(409, "session_owned_by_another_worker", message)
         if status in ("closed", "expired"):
             message = f"session {id!r} is {status}, and that is final; use another id"
             return _refused(409, "session_closed", message)
-        if not found.options.allow_reacquire_after_failure:
+        if not record.options.allow_reacquire_after_failure:
             message = f"session {id!r} lost its worker and does not allow another one"
             return _refused(409, "session_reacquire_disallowed", message)
         return None
 
-    def _no_room(self, worker: RegisteredWorker, found: SessionRecord | None) -> HttpError | None:
-        if found is None and self.kept.count(worker.namespace) >= MOST:
+    def _no_room(self, worker: RegisteredWorker, record: SessionRecord | None) -> HttpError | None:
+        if record is None and self.kept.count(worker.namespace) >= MOST:
             message = f"namespace {worker.namespace!r} has {MOST} sessions; close unused ones"
             return _refused(429, "session_capacity_exhausted", message, retryable=True, retry_after_seconds=60)
-        if found is None and self.kept.bytes_of(worker.namespace) >= MOST_BYTES:
+        if record is None and self.kept.bytes_of(worker.namespace) >= MOST_BYTES:
             message = f"the sessions of namespace {worker.namespace!r} have {MOST_BYTES} bytes; close unused ones"
             return _refused(429, "session_capacity_exhausted", message, retryable=True, retry_after_seconds=60)
         held = sum(s.worker_id == worker.worker_id and self.status(s) == "active" for s in self.of(worker.namespace))
@@ -344,27 +344,27 @@ class SessionRegistry:
         return _refused(409, "worker_session_limit_exceeded", message)
 
     async def _owned(self, worker: RegisteredWorker, session_id: str) -> SessionRecord:
-        found = self.get(worker.namespace, session_id)
-        if found is None or found.worker_id != worker.worker_id:
+        record = self.get(worker.namespace, session_id)
+        if record is None or record.worker_id != worker.worker_id:
             await self._look()
-            found = self.get(worker.namespace, session_id)
-        if found is None:
+            record = self.get(worker.namespace, session_id)
+        if record is None:
             raise _refused(404, "session_not_found", f"there is no session {session_id!r}")
-        if found.worker_id != worker.worker_id:
-            message = f"session {session_id!r} is held by worker {found.worker_id!r}"
+        if record.worker_id != worker.worker_id:
+            message = f"session {session_id!r} is held by worker {record.worker_id!r}"
             raise self._shown(_refused(409, "session_owner_mismatch", message), worker.namespace, session_id)
-        return found
+        return record
 
     def _shown(self, problem: HttpError, namespace: str, session_id: str) -> HttpError:
         """The refusal, with the current state of the session."""
-        found = self.get(namespace, session_id)
-        problem.fields["status"] = None if found is None else self.status(found)
-        problem.fields["session"] = None if found is None else self.view(found)
+        record = self.get(namespace, session_id)
+        problem.fields["status"] = None if record is None else self.status(record)
+        problem.fields["session"] = None if record is None else self.view(record)
         return problem
 
     def _made(self, worker: RegisteredWorker, session: WorkerSession) -> SessionRecord:
         now = self._now()
-        made = SessionRecord(
+        record = SessionRecord(
             namespace=worker.namespace,
             queue=worker.task_queue,
             worker_id=worker.worker_id,
@@ -374,8 +374,8 @@ class SessionRegistry:
             lease_expires_at=now + session.lease_seconds * SECOND,
             ttl_expires_at=now + session.ttl_seconds * SECOND,
         )
-        self._watch(made)
-        return made
+        self._watch(record)
+        return record
 
     def _renewed(self, session: SessionRecord, lease_seconds: int) -> SessionRecord:
         until = self._now() + lease_seconds * SECOND
@@ -410,9 +410,9 @@ class SessionRegistry:
 
     def _write_soon(self, session: SessionRecord) -> None:
         """Change the session in memory at once and write it later. The next activity repeats a write that is lost."""
-        place = (session.namespace, session.options.session_id)
-        self.kept.note(*place, session)
-        before = self._writing.get(place)
+        key = (session.namespace, session.options.session_id)
+        self.kept.note(*key, session)
+        before = self._writing.get(key)
 
         async def write() -> None:
             if before is not None:
@@ -424,22 +424,22 @@ class SessionRegistry:
             except Unavailable as error:
                 log.warning("session %s could not be written: %s", session.options.session_id, error)
             if not self._engine.store.exclusive:
-                self.kept.undo(*place)
+                self.kept.undo(*key)
 
-        task = self._writing[place] = self._engine.world.spawn(write(), "backstay-session")
-        task.add_done_callback(lambda done: self._written(place, done))
+        task = self._writing[key] = self._engine.world.spawn(write(), "backstay-session")
+        task.add_done_callback(lambda done: self._written(key, done))
 
     async def _may_write(self, session: SessionRecord) -> bool:
         """Whether a change that was decided a moment ago may still be made: another server may have been faster."""
-        place = (session.namespace, session.options.session_id)
-        stored = self.kept.stored(*place)
+        key = (session.namespace, session.options.session_id)
+        stored = self.kept.stored(*key)
         if self._engine.store.exclusive or stored is None:
             return True
         if stored.worker_id == session.worker_id:
             return stored.closed_at is None and stored.lease_expires_at < session.lease_expires_at
         if self._workers.get(stored.namespace, stored.worker_id) is None:
             await self._workers.kept.load()  # it may be known to the server that has made the session
-            stored = self.kept.stored(*place) or stored
+            stored = self.kept.stored(*key) or stored
         return self.status(stored) in ("failed", "orphaned") and stored.options.allow_reacquire_after_failure
 
     async def _look(self) -> bool:
@@ -453,9 +453,9 @@ class SessionRegistry:
             self._version = version
         return before != (self.kept.changes, self._workers.changes)
 
-    def _written(self, place: tuple[str, str], done: asyncio.Task[None]) -> None:
-        if self._writing.get(place) is done:
-            del self._writing[place]
+    def _written(self, key: tuple[str, str], done: asyncio.Task[None]) -> None:
+        if self._writing.get(key) is done:
+            del self._writing[key]
 
     @property
     def _now(self) -> Callable[[], Micros]:

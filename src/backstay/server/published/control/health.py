@@ -92,18 +92,18 @@ async def system_health(server: Server, request: HttpRequest) -> HttpResponse:
     """Findings about this namespace, worst first, and the checks they belong to. `metrics=0` leaves the metrics out."""
     try:
         wanted = request.query.get("metrics") != "0"
-        found = await findings.find(server, request.namespace, probe=not wanted)
+        problems = await findings.find(server, request.namespace, probe=not wanted)
         measured = wanted and server.engine.down is None
         metrics = await server.observer.metrics(request.namespace) if measured else None
     except Unavailable as unavailable:  # the database went away during the query
-        found, metrics = [findings.unavailable(unavailable)], None
-    status, now = findings.worst(found), server.now
+        problems, metrics = [findings.unavailable(unavailable)], None
+    status, now = findings.worst(problems), server.now
     answer = SystemHealthAnswer(
         status=status,
         timestamp=iso(now),
         namespace=request.namespace,
-        checks=findings.shown_checks(found),
-        findings=[finding.view(now) for finding in found],
+        checks=findings.shown_checks(problems),
+        findings=[finding.view(now) for finding in problems],
         operator_metrics=UNSET if metrics is None else metrics,
     )
     return HttpResponse(answer, 503 if status == "error" else 200)

@@ -120,11 +120,11 @@ class TimeoutPassAnswer(Struct, frozen=True, kw_only=True):
 
 async def repair_status(server: Server, request: HttpRequest) -> RepairStatusAnswer:
     """The candidates of a repair pass."""
-    found = await repair.candidates(server, request.namespace)
+    candidates = await repair.candidates(server, request.namespace)
     return RepairStatusAnswer(
         namespace=request.namespace,
         policy=repair.policy(server.settings),
-        candidates=repair.pressure(found, server.settings.task_repair_scan_limit, server.now),
+        candidates=repair.pressure(candidates, server.settings.task_repair_scan_limit, server.now),
     )
 
 
@@ -143,18 +143,18 @@ async def repair_pass(server: Server, request: HttpRequest) -> HttpResponse:
             retryable=True,
             retry_after_seconds=1,
         )
-    found = await repair.candidates(server, request.namespace)
+    candidates = await repair.candidates(server, request.namespace)
     failures: list[dict[str, Any]] = []
     if body.run_ids is not None or body.instance_id is not None:
         named = await _named(server, request.namespace, body, failures)
-        lost = {candidate.workflow for candidate in found.missing}
+        lost = {candidate.workflow for candidate in candidates.missing}
         missing = [key for key in named if key in lost]
         existing = [key for key in named if key not in lost]
         elsewhere = [key for key in named if not engine.owns(key)]
     else:
         limit = server.settings.task_repair_scan_limit
-        missing = [candidate.workflow for candidate in repair.select_fairly(found.missing, limit)]
-        existing = [candidate.workflow for candidate in repair.select_fairly(found.existing, limit)]
+        missing = [candidate.workflow for candidate in repair.select_fairly(candidates.missing, limit)]
+        existing = [candidate.workflow for candidate in repair.select_fairly(candidates.existing, limit)]
         elsewhere = [key for key in dict.fromkeys([*missing, *existing]) if not engine.owns(key)]
     if request.dry_run:
         return HttpResponse(await _would_repair(server, request.namespace, missing, existing, failures))
@@ -213,11 +213,11 @@ async def _named(server: Server, namespace: str, body: RepairBody, failures: lis
     store = server.api.stored
     keys: list[int] = []
     for run_id in body.run_ids or []:
-        place = await store.locate(namespace, run_id)
-        if place is None:
+        located = await store.locate(namespace, run_id)
+        if located is None:
             failures.append({"run_id": run_id, "reason": "run_not_found"})
         else:
-            keys.append(place.workflow)
+            keys.append(located.workflow)
     if body.instance_id is not None:
         key = await store.find(namespace, body.instance_id)
         if key is None:
@@ -229,17 +229,17 @@ async def _named(server: Server, namespace: str, body: RepairBody, failures: lis
 
 async def retention_status(server: Server, request: HttpRequest) -> RetentionStatusAnswer:
     """The closed runs that are older than the retention of this namespace."""
-    found = await server.retention.expired(request.namespace, SCAN)
-    kept = server.namespaces.get(request.namespace)
+    expired = await server.retention.expired(request.namespace, SCAN)
+    entry = server.namespaces.get(request.namespace)
     return RetentionStatusAnswer(
         namespace=request.namespace,
-        retention_days=None if kept is None else kept.retention_days,
+        retention_days=None if entry is None else entry.retention_days,
         cutoff=iso(server.retention.cutoff(request.namespace)),
         archive=server.settings.retention_archive is not None,
-        expired_run_count=len(found),
-        expired_run_ids=[row.run_id for row in found],
+        expired_run_count=len(expired),
+        expired_run_ids=[row.run_id for row in expired],
         scan_limit=SCAN,
-        scan_pressure=len(found) >= SCAN,
+        scan_pressure=len(expired) >= SCAN,
     )
 
 
@@ -275,30 +275,30 @@ async def _expired(server: Server, namespace: str, body: RetentionBody) -> tuple
 
 async def timeout_status(server: Server, request: HttpRequest) -> TimeoutStatusAnswer:
     """Activities past a timeout that has not been recorded yet: none, while the engine runs."""
-    found = await _overdue(server, request.namespace, SCAN)
+    overdue = await _overdue(server, request.namespace, SCAN)
     return TimeoutStatusAnswer(
         namespace=request.namespace,
-        expired_count=len(found),
-        expired_execution_ids=list(found),
+        expired_count=len(overdue),
+        expired_execution_ids=list(overdue),
         scan_limit=SCAN,
-        scan_pressure=len(found) >= SCAN,
+        scan_pressure=len(overdue) >= SCAN,
     )
 
 
 async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
     """Wake the workflows of these activities now."""
     body = request.decode(TimeoutBody)
-    found = await _overdue(server, request.namespace, body.limit)
+    overdue = await _overdue(server, request.namespace, body.limit)
     results: list[dict[str, Any]] = []
     done = "would_be_enforced" if request.dry_run else "enforced"
-    for id in body.execution_ids if body.execution_ids is not None else list(found):
-        if id in found:
+    for id in body.execution_ids if body.execution_ids is not None else list(overdue):
+        if id in overdue:
             if not request.dry_run:
-                server.engine.submit(found[id], Due())
+                server.engine.submit(overdue[id], Due())
             results.append({"execution_id": id, "outcome": done, "has_retry": None})
         else:
-            known = await server.api.stored.locate(request.namespace, run_of(id))
-            reason = "execution_not_found" if known is None else "not_expired"
+            located = await server.api.stored.locate(request.namespace, run_of(id))
+            reason = "execution_not_found" if located is None else "not_expired"
             results.append({"execution_id": id, "outcome": "skipped", "reason": reason})
     return _counted(TimeoutPassAnswer, request.namespace, results, done, dry_run=request.dry_run)
 
@@ -306,7 +306,7 @@ async def timeout_pass(server: Server, request: HttpRequest) -> HttpResponse:
 async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]:
     """Activities past a deadline, and their instances."""
     store, now = server.api.stored, server.now
-    found: dict[str, int] = {}
+    overdue: dict[str, int] = {}
     for _, key in await store.due(now, limit):
         loaded = await store.load(key)
         if loaded is None or loaded.row.namespace != namespace:
@@ -321,8 +321,8 @@ async def _overdue(server: Server, namespace: str, limit: int) -> dict[str, int]
                 execution.total_deadline,
             ]
             if any(at is not None and at <= now for at in deadlines):
-                found[execution_id(run.run_id, step)] = key
-    return found
+                overdue[execution_id(run.run_id, step)] = key
+    return overdue
 
 
 def _counted(

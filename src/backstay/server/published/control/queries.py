@@ -25,7 +25,7 @@ class QueryResultAnswer(Struct, frozen=True, kw_only=True):
 
 async def query(server: Server, request: HttpRequest) -> QueryResultAnswer:
     positional, named = arguments_of(request.decode(SignalBody))
-    found = await server.api.call(
+    answered = await server.api.call(
         tell.QueryWorkflow(
             workflow_id=request.params["workflow_id"],
             namespace=request.namespace,
@@ -36,11 +36,11 @@ async def query(server: Server, request: HttpRequest) -> QueryResultAnswer:
         )
     )
     return QueryResultAnswer(
-        workflow_id=found.workflow_id,
-        run_id=found.run_id,
-        query_name=found.query_name,
-        result=decoded(found.result),
-        result_envelope=envelope(found.result),
+        workflow_id=answered.workflow_id,
+        run_id=answered.run_id,
+        query_name=answered.query_name,
+        result=decoded(answered.result),
+        result_envelope=envelope(answered.result),
     )
 
 

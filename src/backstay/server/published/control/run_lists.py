@@ -148,13 +148,13 @@ class Asked:
         self._with_definition = request.query.get("definition", "1").lower() not in ("0", "false", "no")
 
     def echo(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "version": VERSION,
             "bucket": self.bucket,
             "applied": self.filters.shown(),
             "saved_view": None if self.view is None else self.view.shown(),
         }
-        return told | {"definition": definition()} if self._with_definition else told
+        return fields | {"definition": definition()} if self._with_definition else fields
 
 
 def query_in(server: Server, namespace: str, bucket: str, filters: Filters) -> RunQuery:
@@ -170,11 +170,11 @@ def budget_of(server: Server) -> tuple[int, int]:
 def view_of(server: Server, namespace: str, id: str | None) -> SavedView | None:
     if not id:
         return None
-    found = SYSTEM.get(id) or server.control.saved_views.get(namespace, id)
-    if found is None:
+    view = SYSTEM.get(id) or server.control.saved_views.get(namespace, id)
+    if view is None:
         raise HttpError(404, "saved_view_not_found", f"there is no saved view {id!r}", view=id, field="view")
-    supported(found.version)
-    return found
+    supported(view.version)
+    return view
 
 
 async def flows(server: Server, request: HttpRequest) -> RunsAnswer:
@@ -183,17 +183,17 @@ async def flows(server: Server, request: HttpRequest) -> RunsAnswer:
     columns = chosen(request.query.get("fields"), COLUMNS)
     size = request.integer("page_size", 50, 1, PAGE_MAX)
     place = page_place(asked.query, request.query.get("next_page_token"))
-    found = await server.api.call(SearchRuns(query=asked.query, after=place, limit=size, namespace=request.namespace))
+    page = await server.api.call(SearchRuns(query=asked.query, after=place, limit=size, namespace=request.namespace))
     now = server.now
-    rows = [shown(run, asked.query.budget, now) for run in found.runs]
+    rows = [shown(run, asked.query.budget, now) for run in page.runs]
     return RunsAnswer(
         flows=rows if columns is None else [_with(row, columns) for row in rows],
-        flow_count=len(found.runs),
-        looked_at=found.looked_at,
-        complete=found.complete,
+        flow_count=len(page.runs),
+        looked_at=page.looked_at,
+        complete=page.complete,
         namespace=request.namespace,
-        next_page_token=page_token(asked.query, found.end),
-        sorted_among=found.looked_at if found.is_part else None,
+        next_page_token=page_token(asked.query, page.end),
+        sorted_among=page.looked_at if page.is_part else None,
         visibility_filters=asked.echo(),
     )
 
@@ -204,13 +204,13 @@ async def counts(server: Server, request: HttpRequest) -> RunCountAnswer:
     group_by = request.query.get("group_by") or None
     if group_by is not None and not group_by.startswith(("label:", "attribute:")):
         group_by = one_of("group_by", _ALIASES.get(group_by, group_by), (*GROUPS, "label:KEY", "attribute:KEY"))
-    found = await server.api.call(CountRuns(query=asked.query, group_by=group_by, namespace=request.namespace))
+    counted = await server.api.call(CountRuns(query=asked.query, group_by=group_by, namespace=request.namespace))
     return RunCountAnswer(
-        count=found.total,
+        count=counted.total,
         group_by=group_by,
-        groups=[GroupCount(value=value, count=number) for value, number in found.groups] if group_by else [],
-        looked_at=found.looked_at,
-        complete=found.complete,
+        groups=[GroupCount(value=value, count=number) for value, number in counted.groups] if group_by else [],
+        looked_at=counted.looked_at,
+        complete=counted.complete,
         namespace=request.namespace,
         visibility_filters=asked.echo(),
     )
@@ -242,10 +242,10 @@ async def suggestions(server: Server, request: HttpRequest) -> SuggestionsAnswer
         )
         groups = await server.api.stored.ready_groups(request.namespace, 100)
         names |= {group.queue if field == "queue" else group.build or "" for group in groups}
-        found = sorted(name for name in names if name and name.startswith(prefix))[:limit]
+        values = sorted(name for name in names if name and name.startswith(prefix))[:limit]
     else:
-        found = await server.api.stored.suggest(request.namespace, field, prefix, limit)
-    return SuggestionsAnswer(field=field, prefix=prefix, suggestions=found, namespace=request.namespace)
+        values = await server.api.stored.suggest(request.namespace, field, prefix, limit)
+    return SuggestionsAnswer(field=field, prefix=prefix, suggestions=values, namespace=request.namespace)
 
 
 def shown(run: ListedRun, budget: tuple[int, int], now: int) -> ListedRunAnswer:

@@ -1,4 +1,4 @@
-"""Worker sessions, as operators see them."""
+"""Routes that list worker sessions for operators."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ async def sessions(server: Server, request: HttpRequest) -> WorkerSessionsAnswer
         raise invalid("status", f"status must be one of {', '.join(STATUSES)}, not {status!r}")
     queue = request.query.get("task_queue") or None
     worker = request.query.get("worker_id") or None
-    found = [
+    shown = [
         server.sessions.view(session)
         for session in server.sessions.of(request.namespace)
         if status in (None, server.sessions.status(session))
         and queue in (None, session.queue)
         and worker in (None, session.worker_id)
     ]
-    return WorkerSessionsAnswer(namespace=request.namespace, worker_sessions=found, session_count=len(found))
+    return WorkerSessionsAnswer(namespace=request.namespace, worker_sessions=shown, session_count=len(shown))
 
 
 async def session(server: Server, request: HttpRequest) -> WorkerSessionAnswer:
-    found = server.sessions.get(request.namespace, request.params["session_id"])
-    if found is None:
+    record = server.sessions.get(request.namespace, request.params["session_id"])
+    if record is None:
         raise HttpError(404, "session_not_found", f"there is no session {request.params['session_id']!r}")
-    return server.sessions.view(found)
+    return server.sessions.view(record)
 
 
 ROUTES = [

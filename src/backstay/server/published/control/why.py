@@ -53,7 +53,7 @@ class WhyAnswer(Struct, frozen=True, kw_only=True):
 
 async def why(server: Server, request: HttpRequest) -> WhyAnswer:
     asked = "event" in request.query
-    found = await server.api.call(
+    explained = await server.api.call(
         ExplainWorkflow(
             workflow_id=request.params["workflow_id"],
             namespace=request.namespace,
@@ -61,7 +61,7 @@ async def why(server: Server, request: HttpRequest) -> WhyAnswer:
             event=request.integer("event", 1, 1, LAST) if asked else None,
         )
     )
-    return shown(found, request.namespace)
+    return shown(explained, request.namespace)
 
 
 def shown(found: Why, namespace: str) -> WhyAnswer:

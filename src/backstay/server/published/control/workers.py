@@ -179,10 +179,10 @@ async def workers(server: Server, request: HttpRequest) -> WorkersAnswer:
 
 
 async def worker(server: Server, request: HttpRequest) -> WorkerAnswer:
-    found = server.workers.get(request.namespace, request.params["worker_id"])
-    if found is None:
+    registered = server.workers.get(request.namespace, request.params["worker_id"])
+    if registered is None:
         raise HttpError(404, "worker_not_found", f"there is no worker {request.params['worker_id']!r}")
-    return shown(server, found)
+    return shown(server, registered)
 
 
 async def remove_worker(server: Server, request: HttpRequest) -> DeregisteredAnswer:

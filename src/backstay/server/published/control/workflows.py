@@ -87,8 +87,8 @@ async def listing(server: Server, request: HttpRequest) -> WorkflowsAnswer:
         advice = f"; {status} workflows are in the bucket {instead!r}" if instead else ""
         raise invalid("status", f"status must be one of {', '.join(BUCKETS)}, not {status!r}{advice}")
     attributes = dict(server.control.attributes.of(request.namespace))
-    asked = parse_query(request.namespace, request.query.get("query") or "", attributes)
-    fields = dict(asked.fields)
+    parsed = parse_query(request.namespace, request.query.get("query") or "", attributes)
+    fields = dict(parsed.fields)
     if status:
         fields["status"] = tuple(one for one in fields.get("status", BUCKETS[status]) if one in BUCKETS[status])
     for parameter, field in (
@@ -98,17 +98,17 @@ async def listing(server: Server, request: HttpRequest) -> WorkflowsAnswer:
     ):
         if request.query.get(parameter):
             fields[field] = (request.query[parameter],)
-    query = replace(asked, fields=fields, flags={"is_current_run": True})
+    query = replace(parsed, fields=fields, flags={"is_current_run": True})
     place = page_place(query, request.query.get("next_page_token"))
-    found = await server.api.call(
+    page = await server.api.call(
         run_lists.SearchRuns(query=query, after=place, limit=size, rows_only=True, namespace=request.namespace)
     )
     return WorkflowsAnswer(
-        workflows=[listed(run.row) for run in found.runs],
-        workflow_count=len(found.runs),
-        looked_at=found.looked_at,
-        complete=found.complete,
-        next_page_token=page_token(query, found.end),
+        workflows=[listed(run.row) for run in page.runs],
+        workflow_count=len(page.runs),
+        looked_at=page.looked_at,
+        complete=page.complete,
+        next_page_token=page_token(query, page.end),
         namespace=request.namespace,
     )
 
