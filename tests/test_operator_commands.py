@@ -41,6 +41,8 @@ WIRE = {
     "unpause": ("unpause-workflow", ["reason"]),
     "retry_now": ("retry-activity-now", ["activity_execution_id", "reason"]),
     "skip_wait": ("skip-wait", ["wait_id", "reason"]),
+    "fork": ("fork-workflow", ["at", "new_id", "set", "code", "reason"]),
+    "rewind": ("rewind-workflow", ["at", "set", "code", "reason"]),
     "archive": ("archive-workflow", ["reason"]),
     "repair": ("repair-workflow", []),
 }

@@ -66,7 +66,7 @@ ALLOWED = {
     " retry_of_child_workflow_run_id"
     " arguments payload_codec declared_change_ids declared_cleanup_seconds declared_update_validators routing"
     " parent_namespace"
-    " first_task_at open_children occurrence_time standalone traceparent",
+    " first_task_at open_children occurrence_time standalone traceparent seed",
     "WorkflowDefinitionAdopted": f"{DECLARED} workflow_class workflow_definition_fingerprint declared_change_ids"
     " declared_cleanup_seconds declared_update_validators",
     "WorkflowContinuedAsNew": "sequence continued_to_run_id continued_to_run_number workflow_link_id closed_reason",
@@ -78,6 +78,9 @@ ALLOWED = {
     "ActivityScheduled": f"{ACT} {LOCAL} {GROUP} activity",
     "ActivityStarted": f"{ATTEMPT} lease_expires_at",
     "ActivityHeartbeatRecorded": f"{ATTEMPT} heartbeat_at lease_expires_at progress",
+    "HistoryInherited": "workflow_command_id from_workflow_instance_id from_workflow_run_id inherited_through"
+    " inherited_events rewound replaced_steps reason",
+    "WorkflowRewound": "workflow_command_id continued_to_run_id continued_to_run_number rewound_through closed_reason reason",
     "WaitSkipped": "workflow_command_id timer_id step fire_at reason",
     "ActivityRetryScheduled": f"{ACT} {LOCAL} {EXC} {GROUP} activity activity_attempt_id retry_task_id retry_of_task_id"
     " retry_available_at retry_backoff_seconds retry_after_attempt_id retry_after_attempt retry_reason max_attempts"

@@ -62,6 +62,7 @@ from backstay.kernel.features.condition import (
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.deadline import WorkflowTimedOut
 from backstay.kernel.features.failures import FailureHandled
+from backstay.kernel.features.fork import HistoryInherited, WorkflowRewound
 from backstay.kernel.features.memo import MemoUpserted
 from backstay.kernel.features.message_stream import MessageCursorAdvanced, MessageCursorCarried, MessageReceived
 from backstay.kernel.features.pause import WorkflowPaused, WorkflowUnpaused
@@ -301,6 +302,22 @@ CASES: list[tuple[Event, dict[str, Any]]] = [
             retry_available_at=LATER,
         ),
         {"activity_execution_id": "R-1", "step": 1, "retry_available_at": LATER_TEXT},
+    ),
+    (
+        HistoryInherited(
+            workflow_command_id="R-c5",
+            from_workflow_instance_id="w",
+            from_workflow_run_id="Q",
+            inherited_through=7,
+            inherited_events=6,
+        ),
+        {"from_workflow_run_id": "Q", "inherited_through": 7, "inherited_events": 6, "rewound": False},
+    ),
+    (
+        WorkflowRewound(
+            workflow_command_id="R-c5", continued_to_run_id="S", continued_to_run_number=2, rewound_through=7
+        ),
+        {"continued_to_run_id": "S", "rewound_through": 7, "closed_reason": "rewound"},
     ),
     (
         WaitSkipped(workflow_command_id="R-c5", timer_id="R-t1", step=1, fire_at=LATER, reason="why"),

@@ -13,6 +13,7 @@ from backstay.cli import options
 from backstay.cli.control import asked
 from backstay.cli.plain_text import printable
 from backstay.cli.problems import CliError
+from backstay.kernel.operator_command import OperatorCommand
 from backstay.kernel.operators import OPERATOR_COMMANDS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,6 +32,7 @@ def command() -> None:
     Examples:
       dw bulk cancel --filter workflow_type=order --filter queue=eu --dry-run
       dw bulk terminate --filter 'label[team]=shop' --reason "wrong prices" --yes
+      dw bulk rewind --filter workflow_type=order --filter status=failed --at charge
       dw bulk signal approve '"ann"' --filter business_key=spring
       dw bulk list
       dw bulk stop 01J9ZK3Y8Q5T4W6X7V8B9N0M1P
@@ -57,8 +59,9 @@ def _asked(command: F) -> F:
     return command
 
 
-def _action(name: str, said: str) -> None:
-    @_asked
+def _action(declared: OperatorCommand) -> None:
+    name = declared.verb
+
     def act(
         server: str | None,
         token: str | None,
@@ -68,17 +71,25 @@ def _action(name: str, said: str) -> None:
         reason: str | None,
         dry_run: bool,
         yes: bool,
+        **fields: str | None,
     ) -> None:
         body = _body(name, filters, ids, reason)
+        given = {field: value for field, value in fields.items() if value is not None}
+        if given:
+            body["fields"] = given
         _do(_server(server, token), namespace, body, dry_run=dry_run, yes=yes)
 
-    act.__doc__ = said
-    command.command(name=name)(act)
+    act.__doc__ = declared.about("each run")
+    decorated: Any = act
+    for field in declared.fields:
+        if field.bulk:
+            decorated = click.option(*field.option, field.name, metavar=field.metavar, help=field.help)(decorated)
+    command.command(name=name)(_asked(decorated))
 
 
 for _declared in OPERATOR_COMMANDS.values():
     if _declared.bulk:
-        _action(_declared.verb, _declared.about("each run"))
+        _action(_declared)
 
 
 @command.command(name="signal")

@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from backstay.cli import options
+from backstay.cli.fork import DRY_RUN, show_fork, show_rewind
 from backstay.cli.repair import show_repair
+from backstay.kernel.features.fork import Fork, Rewind
 from backstay.kernel.features.repair import Repair
 from backstay.kernel.operator_command import OperatorCommand
 from backstay.kernel.operators import OPERATOR_COMMANDS
@@ -19,8 +21,18 @@ from backstay.kernel.operators import OPERATOR_COMMANDS
 Send = Callable[[Any, dict[str, Any]], str]
 """Sends a command by the handle of its workflow, with its fields; returns its outcome."""
 
-SHOWN: dict[str, Send] = {Repair.command_type: show_repair}
+SHOWN: dict[str, Send] = {
+    Repair.command_type: show_repair,
+    Fork.command_type: show_fork,
+    Rewind.command_type: show_rewind,
+}
 """Commands that print more than their outcome."""
+
+MORE_OPTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    Fork.command_type: (DRY_RUN,),
+    Rewind.command_type: (DRY_RUN,),
+}
+"""Their options beside the fields of the command."""
 
 
 def _command(command: OperatorCommand) -> click.Command:
@@ -43,7 +55,7 @@ def _command(command: OperatorCommand) -> click.Command:
     own = [click.option(*field.option, field.name, metavar=field.metavar, help=field.help) for field in command.fields]
     if not command.current_run:
         own.append(click.option("--run", "run_id", metavar="RUN_ID", help="Use an earlier run of ID."))
-    for option in (*own, options.namespace, options.place, click.argument("id")):
+    for option in (*own, *MORE_OPTIONS.get(command.name, ()), options.namespace, options.place, click.argument("id")):
         decorated = option(decorated)
     return click.command(name=command.verb, help=_help(command))(decorated)
 

@@ -34,6 +34,10 @@ class CommandField(NamedTuple):
     metavar: str
     part: PartList | None = None
     """It names an entry of this list: a route has it in its path, and entries of the list say whether they can be named."""
+    bulk: bool = False
+    """Whether a bulk operation may set it, to the same for all of its runs."""
+    json: bool = False
+    """Its text is a JSON object, which the body of a route has as it is."""
 
 
 REASON = CommandField("reason", "The reason; it is recorded.", ("--reason",), "TEXT")
@@ -85,6 +89,8 @@ class OperatorCommand(Struct, frozen=True, kw_only=True, eq=False):
 
     current_run: bool = True
     """Whether it works on the current run only, which must be open. Else it works on any closed run."""
+    open_or_closed: bool = False
+    """Whether it works on such a run in either case, open or closed."""
     bulk: bool = True
     bulk_flags: Mapping[str, bool] = {}
     """Flags of the runs that a bulk operation takes, beside whether they are open; the others have no use for it."""
@@ -115,7 +121,8 @@ class OperatorCommand(Struct, frozen=True, kw_only=True, eq=False):
     @property
     def bulk_filter(self) -> dict[str, bool]:
         """The flags of the runs that a bulk operation takes."""
-        return {"is_terminal": not self.current_run, **self.bulk_flags}
+        ended = {} if self.open_or_closed else {"is_terminal": not self.current_run}
+        return {**ended, **self.bulk_flags}
 
     def about(self, run: str = "the run") -> str:
         """Its effect on a run."""

@@ -164,6 +164,13 @@ class Turn:
                 self.features.dispatch_freed(self, groups)
         return entry
 
+    def inherit(self, event: Event, at: Micros, context: Context) -> None:
+        """Append an event of another run's history, with its time. Nothing follows from it: that took place there."""
+        run = self.run
+        entry = record(run.key, run.length + 1, at, event, context, encode_context(context), run.checksum)
+        self.features.evolve(self.instance, run, entry)
+        self.events.append(entry)
+
     def command_at_step(self, step: int) -> Command | None:
         """The command that takes this step, of the completion being checked; the run has not reached it yet."""
         indexed_commands, steps = self.steps

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 from msgspec import Struct, defstruct
 
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.fork import ForkPlan
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.message_stream import MessageReply
 from backstay.kernel.features.signal_with_start import SignalWithStartReply
@@ -126,6 +127,16 @@ def _request(command: OperatorCommand) -> type[OperatorRequest]:
 
 OPERATOR: dict[str, type[OperatorRequest]] = {name: _request(command) for name, command in OPERATOR_COMMANDS.items()}
 """The request of each operator command, by the name of the command. Its reply is that of the declaration."""
+
+
+class PlanFork(Request[ForkPlan], frozen=True, kw_only=True):
+    """What a fork or a rewind of a run would keep, and what it may do again. Nothing is changed."""
+
+    workflow_id: str
+    namespace: str = "default"
+    run_id: str | None = None
+    at: str | None = None
+    set: str | None = None
 
 
 class Inquiry(Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from backstay.engine.reading.looking import Looked, Looking
 from backstay.engine.reading.outlines import Outlines
 from backstay.engine.reading.run_search import RunSearch
 from backstay.engine.reading.slices import Slices
+from backstay.engine.requests.forks import Forks
 from backstay.engine.requests.schedules import ScheduleApi
 from backstay.engine.requests.streams import StreamApi
 from backstay.engine.requests.worker_api import WorkerApi
@@ -109,6 +110,7 @@ class Api:
             nodes.AwaitEvents: self.news.await_events,
             nodes.DeliverSend: self.deliver,
             **WorkflowCommands(engine, self._instances, payloads, guest=guest, unoffered=unoffered).table,
+            **Forks(engine, self._instances, payloads).table,
             **ScheduleApi(engine, self._instances).table,
             **self.streams.table,
             **self.workers.table,

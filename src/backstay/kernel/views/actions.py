@@ -95,7 +95,7 @@ def _has_unseen_update(started: WorkflowStarted | None) -> bool:
 
 def _blocked(command: OperatorCommand, instance: Instance, state: str, now: Micros) -> str | None:
     """Why the newest run of an instance would not accept a command."""
-    if instance.current.is_open != command.current_run:
+    if instance.current.is_open != command.current_run and not command.open_or_closed:
         return RUN_CLOSED if command.current_run else "run_not_closed"
     return None if command.blocked is None else command.blocked(instance, state, now)
 
@@ -150,12 +150,15 @@ def blocked_part_actions(list: PartList, reason: str) -> dict[str, Any]:
 def earlier_actions(started: WorkflowStarted | None, archived: bool, definition: str | None) -> Actions:
     """The commands to an earlier run of an instance: queries, if its code can answer them, and archiving."""
     no_query = definition or (None if started is None else _none("queries", started.declared_queries))
-    return _nothing_but(NOT_CURRENT, no_query, "already_archived" if archived else None)
+    return _nothing_but(NOT_CURRENT, no_query, "already_archived" if archived else None, None)
 
 
-def _nothing_but(reason: str, no_query: str | None, not_closed: str | None) -> Actions:
-    """`not_closed`: why a command to any closed run would not be accepted."""
-    blocked = {command.able: reason if command.current_run else not_closed for command in OPERATOR_COMMANDS.values()}
+def _nothing_but(reason: str, no_query: str | None, not_closed: str | None, not_any: str | None) -> Actions:
+    """`not_closed`: why a command to any closed run would not be accepted; `not_any`: one to any run."""
+    blocked = {
+        command.able: reason if command.current_run else not_any if command.open_or_closed else not_closed
+        for command in OPERATOR_COMMANDS.values()
+    }
     return _actions(blocked, no_query, reason, reason, closed=reason)
 
 
@@ -206,7 +209,7 @@ NOT_CURRENT = "selected_run_not_current"
 NO_DEFINITION = "workflow_definition_unavailable"
 UNSUPPORTED = "unsupported_history"
 
-UNREADABLE = replace(_nothing_but(UNSUPPORTED, UNSUPPORTED, UNSUPPORTED), task_problem=True)
+UNREADABLE = replace(_nothing_but(UNSUPPORTED, UNSUPPORTED, UNSUPPORTED, UNSUPPORTED), task_problem=True)
 """The actions of a run whose history cannot be read: none."""
 
 

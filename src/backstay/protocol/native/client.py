@@ -21,6 +21,7 @@ from msgspec import Meta, Raw, Struct
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.fork import ForkPlan
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.message_stream import MessageReply
 from backstay.kernel.features.schedule import Schedule, ScheduleReply
@@ -176,6 +177,7 @@ _PLAIN: dict[type[ask.Request[Any]], Any] = {
     tell.SignalWithStart: SignalWithStartReply,
     tell.AppendMessage: MessageReply,
     tell.QueryWorkflow: tell.QueryResult,
+    tell.PlanFork: ForkPlan,
     **{request: OPERATOR_COMMANDS[name].reply or CommandReply for name, request in tell.OPERATOR.items()},
     schedules.CreateSchedule: ScheduleReply,
     schedules.UpdateSchedule: ScheduleReply,

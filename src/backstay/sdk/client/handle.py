@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
+from backstay.codec.to_plain import plainly
 from backstay.codec.values import loads
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.fork import ForkPlan, ForkReply
 from backstay.kernel.features.instance_commands import CommandReply
 from backstay.kernel.features.reconcile import Reconciled
 from backstay.kernel.features.repair import Repaired
@@ -280,6 +283,56 @@ class AsyncHandle(Generic[R]):
         if the time had come."""
         return await self.command("skip_wait", wait_id=wait_id, reason=reason)
 
+    async def fork(
+        self,
+        at: int | str | None = None,
+        *,
+        new_id: str | None = None,
+        set: Mapping[int, Any] | None = None,
+        code: Literal["current", "same"] = "current",
+        reason: str | None = None,
+    ) -> AsyncHandle[R]:
+        """Start a new workflow from a point in the history of this one, and return its handle. This one stays as it is.
+
+        Results up to the point are kept; everything after it is done anew, whatever it did before: `plan_fork` lists that.
+        `at` is a step, which is done anew (`3`, or the type of its activity or child, `"charge"`), or the last event to
+        keep (`"event:12"`); without it, the last step that failed. `set` replaces results of steps by plain values.
+        `new_id` is the id of the new workflow. `code`: `"same"` keeps the build that the run is bound to.
+        """
+        fields = {"at": _point(at), "new_id": new_id, "set": _given(set), "code": code, "reason": reason}
+        reply: ForkReply = await self._operate("fork", fields)
+        return AsyncHandle[R](self._client, reply.command.workflow_id, reply.command.run_id, self._definition)
+
+    async def rewind(
+        self,
+        at: int | str | None = None,
+        *,
+        set: Mapping[int, Any] | None = None,
+        code: Literal["current", "same"] = "current",
+        reason: str | None = None,
+    ) -> AsyncHandle[R]:
+        """Continue this workflow from an earlier point of its current run, as a new run, and return its handle.
+
+        The run is closed as `rewound`, unless it has ended. Signals that it got after the point reach the new run. `at`,
+        `set` and `code` are those of `fork`.
+        """
+        fields = {"at": _point(at), "set": _given(set), "code": code, "reason": reason}
+        reply: ForkReply = await self._operate("rewind", fields)
+        return AsyncHandle[R](self._client, self.id, reply.command.run_id, self._definition)
+
+    async def plan_fork(self, at: int | str | None = None, *, set: Mapping[int, Any] | None = None) -> ForkPlan:
+        """Return what a fork or a rewind at this point would keep, and the activities, children and stream items that it
+        may do again, with the idempotency keys that they had. Nothing is changed."""
+        return await self._client.call(
+            tell.PlanFork(
+                workflow_id=self.id,
+                namespace=self._client.namespace,
+                run_id=self._only,
+                at=_point(at),
+                set=_given(set),
+            )
+        )
+
     async def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
         """Mark a closed run as archived; its history stays."""
         of = self if run_id is None else self.of_run(run_id)
@@ -375,6 +428,14 @@ class AsyncHandle(Generic[R]):
         kind = "workflow" if self._definition is None else f"workflow {self._definition.type}"
         run = "" if self.run_id is None else f", {'only ' if self._only else 'started as '}run {self.run_id}"
         return f"<{kind} {self.id!r}{run}>"
+
+
+def _point(at: int | str | None) -> str | None:
+    return None if at is None else str(at)
+
+
+def _given(results: Mapping[int, Any] | None) -> str | None:
+    return None if not results else json.dumps({str(step): plainly(value) for step, value in results.items()})
 
 
 def _returns(update: Any) -> Any:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
+from backstay.kernel.features.fork import ForkPlan
 from backstay.kernel.features.reconcile import Reconciled
 from backstay.kernel.views.why import Why
 from backstay.protocol import requests as ask
@@ -176,6 +177,46 @@ class Handle(Generic[R]):
         """End a timer or a timed wait of the run now, by its id; without one, the only timer of the run. Its code goes on as
         if the time had come."""
         return self._bridge.run(self._handle.skip_wait(wait_id, reason))
+
+    def fork(
+        self,
+        at: int | str | None = None,
+        *,
+        new_id: str | None = None,
+        set: Mapping[int, Any] | None = None,
+        code: Literal["current", "same"] = "current",
+        reason: str | None = None,
+    ) -> Handle[R]:
+        """Start a new workflow from a point in the history of this one, and return its handle. This one stays as it is.
+
+        Results up to the point are kept; everything after it is done anew, whatever it did before: `plan_fork` lists that.
+        `at` is a step, which is done anew (`3`, or the type of its activity or child, `"charge"`), or the last event to
+        keep (`"event:12"`); without it, the last step that failed. `set` replaces results of steps by plain values.
+        `new_id` is the id of the new workflow. `code`: `"same"` keeps the build that the run is bound to.
+        """
+        return Handle(
+            self._bridge, self._bridge.run(self._handle.fork(at, new_id=new_id, set=set, code=code, reason=reason))
+        )
+
+    def rewind(
+        self,
+        at: int | str | None = None,
+        *,
+        set: Mapping[int, Any] | None = None,
+        code: Literal["current", "same"] = "current",
+        reason: str | None = None,
+    ) -> Handle[R]:
+        """Continue this workflow from an earlier point of its current run, as a new run, and return its handle.
+
+        The run is closed as `rewound`, unless it has ended. Signals that it got after the point reach the new run. `at`,
+        `set` and `code` are those of `fork`.
+        """
+        return Handle(self._bridge, self._bridge.run(self._handle.rewind(at, set=set, code=code, reason=reason)))
+
+    def plan_fork(self, at: int | str | None = None, *, set: Mapping[int, Any] | None = None) -> ForkPlan:
+        """Return what a fork or a rewind at this point would keep, and the activities, children and stream items that it
+        may do again, with the idempotency keys that they had. Nothing is changed."""
+        return self._bridge.run(self._handle.plan_fork(at, set=set))
 
     def archive(self, reason: str | None = None, *, run_id: str | None = None) -> str:
         """Mark a closed run as archived; its history stays."""

@@ -414,7 +414,7 @@ class LiveRun:
 
     def rng(self) -> random.Random:
         if self._random is None:
-            self._random = random.Random(self.assignment.run_id)
+            self._random = random.Random(self.assignment.started.seed or self.assignment.run_id)
         return self._random
 
     def drain(self) -> None:

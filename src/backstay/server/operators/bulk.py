@@ -319,6 +319,7 @@ def _command(bulk: BulkOperation, run: BulkRun) -> Any:
     }
     if bulk.action == "signal":
         return tell.SignalWorkflow(signal_name=bulk.signal_name or "", arguments=bulk.arguments, named=bulk.named, **to)
+    to |= bulk.fields
     if REASON in OPERATOR_COMMANDS[bulk.action].fields:
         to["reason"] = bulk.reason
     return tell.OPERATOR[bulk.action](**to)

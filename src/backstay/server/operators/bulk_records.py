@@ -113,6 +113,7 @@ class BulkOperation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     filter: dict[str, Any] | None = None  # as it was given
     ids: list[str] = []
     id_count: int = 0
+    fields: dict[str, str] = {}  # of the command, the same for all runs
     reason: str | None = None
     signal_name: str | None = None
     arguments: bytes | None = None

@@ -153,7 +153,7 @@ def run_closed(turn: Turn) -> None:
     parent = None if before is None else parent_of(before)
     if before is None or parent is None:
         return
-    if run.closed_reason == "continued":
+    if run.closed_reason in ("continued", "rewound"):
         return  # the next run reports when it opens (`run_continued`)
     close = close_of(run)
     if run.status == "failed" and _may_retry(parent, close):

@@ -125,6 +125,8 @@ class WorkflowStarted(Event, frozen=True, kw_only=True, omit_defaults=True):
     open_children: list[OpenChild] = []
     traceparent: str | None = None
     """The trace that the run belongs to, as W3C Trace Context writes it."""
+    seed: str | None = None
+    """The run whose random numbers the code gets, if that is another one: its history was taken over."""
     routing: Routing = Routing()
 
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from backstay.kernel.decision import RunRow
 from backstay.kernel.names import Name
+from backstay.kernel.operators import OPERATOR_COMMANDS
 from backstay.protocol.tasks import after_token, page_token
 from backstay.server.access.auth import OPERATOR
 from backstay.server.access.origin import origin, source
@@ -40,6 +41,7 @@ class BulkBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     reason: Reason | None = None
     expected_count: Annotated[int, Meta(ge=0)] | None = None
     dry_run: bool = False
+    fields: dict[str, str] = {}
     signal_name: Name | None = None
     input: Any = None
     request_id: RequestId | None = None
@@ -90,12 +92,16 @@ def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperatio
         raise invalid("filter", f"a filter has at most {FILTER} bytes; name fewer values, or name the runs by ids")
     if (body.action == "signal") != (body.signal_name is not None):
         raise invalid("signal_name", "signal_name is needed for the action signal, and for no other")
+    for name in body.fields.keys() - _fields_of(body.action):
+        raise invalid(f"fields.{name}", f"{body.action} in bulk takes the fields {_fields_of(body.action) or 'none'}")
     ids = list(dict.fromkeys(body.ids or []))
     query = None
     if body.filter is not None:
         query = narrowed(query_in(server, request.namespace, "all", filters_in(body.filter)), body.action)
     positional, named = arguments_of(SignalBody(input=body.input))
-    intent = (body.action, body.filter, ids, body.reason, body.signal_name, body.input)
+    intent: tuple[Any, ...] = (body.action, body.filter, ids, body.reason, body.signal_name, body.input)
+    if body.fields:
+        intent = (*intent, body.fields)
     return BulkOperation(
         id=server.new_id(),
         namespace=request.namespace,
@@ -109,6 +115,7 @@ def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperatio
         ids=ids,
         id_count=len(ids),
         reason=body.reason,
+        fields=body.fields,
         signal_name=body.signal_name,
         arguments=positional,
         named=named,
@@ -117,6 +124,12 @@ def _asked(server: Server, request: HttpRequest, body: BulkBody) -> BulkOperatio
         source=source(request),
         context=origin(request),
     )
+
+
+def _fields_of(action: Action) -> set[str]:
+    """The fields of an action that an operation may set, beside the reason."""
+    command = OPERATOR_COMMANDS.get(action)
+    return set() if command is None else {field.name for field in command.fields if field.bulk}
 
 
 def _repeated(server: Server, bulk: BulkOperation) -> BulkOperation | None:

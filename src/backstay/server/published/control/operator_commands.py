@@ -17,8 +17,9 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
 from backstay.kernel.event import HistoryDamaged
+from backstay.kernel.features.fork import ForkReply, RepeatedEffect
 from backstay.kernel.features.repair import Repair, Repaired
-from backstay.kernel.operator_command import REASON, OperatorCommand
+from backstay.kernel.operator_command import REASON, CommandField, OperatorCommand
 from backstay.kernel.operators import OPERATOR_COMMANDS, command_of
 from backstay.protocol import commands as tell
 from backstay.server.access.auth import ADMIN, OPERATOR, READER, Role
@@ -71,13 +72,30 @@ class RepairAnswer(CommandAnswer, frozen=True, kw_only=True):
     message: str | UnsetType = UNSET
 
 
+class ForkAnswer(CommandAnswer, frozen=True, kw_only=True):
+    """The receipt of a fork or a rewind, with the new run, and its plan. A repeated request has no plan."""
+
+    through_event: Annotated[int, Meta(description="The last event before the point.")] | UnsetType = UNSET
+    kept_events: Annotated[int, Meta(description="How many events the new run has taken over.")] | UnsetType = UNSET
+    repeats: (
+        Annotated[list[RepeatedEffect], Meta(description="Work after the point that may be done again.")] | UnsetType
+    ) = UNSET
+
+
+_ANSWERS: dict[type[Any] | None, type[CommandAnswer]] = {Repaired: RepairAnswer, ForkReply: ForkAnswer}
+"""By the type of the reply."""
+
 Act = Callable[[Server, HttpRequest], Coroutine[Any, Any, CommandAnswer]]
 
 
 @cache
 def body_of(command: OperatorCommand) -> type[CommandBody]:
     """The struct of a command's body: a reason, a request id, and the fields of its declaration."""
-    more = [(field.name, str | None, None) for field in command.fields if field is not REASON]
+    more = [
+        (field.name, (dict[str, Any] | None) if field.json else (str | None), None)
+        for field in command.fields
+        if field is not REASON
+    ]
     if not more:
         return CommandBody
     made = defstruct(f"{command.request}Body", more, bases=(CommandBody,), module=__name__, frozen=True, kw_only=True)
@@ -87,10 +105,13 @@ def body_of(command: OperatorCommand) -> type[CommandBody]:
 @cache
 def answer_of(command: OperatorCommand) -> type[CommandAnswer]:
     """The struct of a command's answer: its receipt, and the fields of its declaration."""
-    base = RepairAnswer if command.name == Repair.command_type else CommandAnswer
+    base = _ANSWERS.get(command.reply, CommandAnswer)
     if not command.fields:
         return base
-    more = [(field.name, str | None | UnsetType, UNSET) for field in command.fields]
+    more = [
+        (field.name, (dict[str, Any] | None | UnsetType) if field.json else (str | None | UnsetType), UNSET)
+        for field in command.fields
+    ]
     made = defstruct(f"{command.request}Answer", more, bases=(base,), module=__name__, frozen=True, kw_only=True)
     return cast(type[CommandAnswer], made)
 
@@ -103,16 +124,28 @@ def _handler(command: OperatorCommand) -> Act:
         given: dict[str, Any] = {
             field.name: request.params.get(field.name) or getattr(body, field.name) for field in command.fields
         }
-        asked = tell.OPERATOR[command.name](**addressed(request, body.request_id), **given)
+        texts = {field.name: _text(field, given[field.name]) for field in command.fields}
+        asked = tell.OPERATOR[command.name](**addressed(request, body.request_id), **texts)
         reply: Any = await server.api.call(asked)
         work: dict[str, Any] = {}
         if isinstance(reply, Repaired) and reply.work is not None:
             work = msgspec.to_builtins(reply.work)
+        elif isinstance(reply, ForkReply) and reply.plan is not None:
+            plan = reply.plan
+            work = {
+                "through_event": plan.through_event,
+                "kept_events": plan.kept_events,
+                "repeats": plan.repeats,
+            }
         return answer_type(**accepted(request, command_of(reply), body.request_id), **work, **given)
 
     act.__name__ = command.name
     act.__doc__ = command.about()
     return act
+
+
+def _text(field: CommandField, given: Any) -> str | None:
+    return msgspec.json.encode(given).decode() if field.json and given is not None else given
 
 
 def _of_repair(act: Act) -> Act:
