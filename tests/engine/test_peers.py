@@ -27,7 +27,7 @@ B = Owner(2, "http://b", 5)
 C = Owner(3, "http://c", 6)
 SIGNAL = tell.SignalWorkflow(workflow_id="o-1", signal_name="paid")
 ANYWHERE = {
-    *(ask.DescribeWorkflow, ask.ListWorkflows, ask.GetHistory, ask.ExplainWorkflow, ask.ExportHistory),
+    *(ask.DescribeWorkflow, ask.ListWorkflows, ask.GetHistory, ask.ExplainWorkflow, ask.ExportHistory, tell.PlanFork),
     *(schedules.DescribeSchedule, schedules.ListSchedules, schedules.GetScheduleHistory),
     *(ask.GetClaimStatus, ask.GetActivityStatus),
 }
