@@ -268,4 +268,4 @@ async def test_what_cannot_be_forked_is_refused_and_says_why() -> None:
         forked = await handle.fork(1, new_id="o-2")
         await forked.result()
         with pytest.raises(RequestRefused, match="not the current one"):
-            await (await forked.rewind(1)).of_run(forked.run_id).rewind(1)
+            await (await forked.rewind(1)).of_run(forked.run_id or "").rewind(1)

@@ -124,7 +124,7 @@ def _handler(command: OperatorCommand) -> Act:
         given: dict[str, Any] = {
             field.name: request.params.get(field.name) or getattr(body, field.name) for field in command.fields
         }
-        texts = {field.name: _text(field, given[field.name]) for field in command.fields}
+        texts: dict[str, Any] = {field.name: _text(field, given[field.name]) for field in command.fields}
         asked = tell.OPERATOR[command.name](**addressed(request, body.request_id), **texts)
         reply: Any = await server.api.call(asked)
         work: dict[str, Any] = {}
