@@ -19,6 +19,7 @@ from backstay.kernel.features.child import ChildWorkflowScheduled
 from backstay.kernel.features.close import WorkflowCompleted, WorkflowFailed
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.deadline import WorkflowTimedOut
+from backstay.kernel.features.fork import WorkflowRewound
 from backstay.kernel.features.signal import SignalReceived
 from backstay.kernel.features.timer import TimerScheduled
 from backstay.kernel.features.update import UpdateAccepted
@@ -181,6 +182,8 @@ def entry_of(event: Event) -> HistoryEntry | None:
             return HistoryEntry("timed out", "", ANY, "timed out")
         case WorkflowContinuedAsNew():
             return HistoryEntry("continued as new", "", ANY, "continued as new")
+        case WorkflowRewound():
+            return HistoryEntry("rewound", "", ANY, "rewound")
         case Stopped(closed_reason=reason):
             return HistoryEntry(reason, "", ANY, reason)
         case _:

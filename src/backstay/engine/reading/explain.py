@@ -35,6 +35,7 @@ CLOSING = frozenset(
         "WorkflowCancelled",
         "WorkflowTerminated",
         "WorkflowContinuedAsNew",
+        "WorkflowRewound",
     )
 )
 

@@ -24,6 +24,7 @@ from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.features.close import WorkflowCompleted
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
+from backstay.kernel.features.fork import WorkflowRewound
 from backstay.kernel.features.start import Identity, WorkflowStarted
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Instance, Run
@@ -297,7 +298,7 @@ def _ends(run: Run) -> Ends:
     started, ended = run.part(Identity).started, run.ended_by
     output = ended.output if isinstance(ended, WorkflowCompleted) else None
     before = None if started is None else started.continued_from_run_id
-    after = ended.continued_to_run_id if isinstance(ended, WorkflowContinuedAsNew) else None
+    after = ended.continued_to_run_id if isinstance(ended, WorkflowContinuedAsNew | WorkflowRewound) else None
     return Ends(started, output, run.last_at, tuple(id for id in (before, after) if id is not None))
 
 

@@ -69,6 +69,7 @@ class Forks:
         key = await self._engine.key_of(request.namespace, new_id)
         message = Fork(
             from_workflow_id=request.workflow_id,
+            named_run_id=request.run_id,
             new_id=request.new_id,
             request_id=request.request_id,
             retained=None

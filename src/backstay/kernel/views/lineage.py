@@ -17,6 +17,7 @@ from backstay.kernel.event import Recorded
 from backstay.kernel.features.child import CarriedChildClosed, ChildRunStarted, ChildWorkflowScheduled
 from backstay.kernel.features.child.records import ChildClosed
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
+from backstay.kernel.features.fork import WorkflowRewound
 from backstay.kernel.features.start import WorkflowStarted
 from backstay.kernel.values import Micros, instance_kind
 
@@ -26,7 +27,7 @@ CONTINUED = "continue_as_new"
 
 READS = (
     *(WorkflowStarted, ChildWorkflowScheduled, ChildRunStarted, ChildClosed, CarriedChildClosed),
-    WorkflowContinuedAsNew,
+    *(WorkflowContinuedAsNew, WorkflowRewound),
 )
 """The events from which lineage is made."""
 
@@ -77,11 +78,13 @@ def lineage(history: Iterable[Recorded], number: int, chain: Mapping[str, RunRow
                 link.workflow_run_id, link.status = event.child_workflow_run_id, event.child_status
                 if isinstance(event, ChildClosed):
                     link.run_number, link.closed_reason = event.child_run_number, event.closed_reason
-            case WorkflowContinuedAsNew() as event:
-                children[event.workflow_link_id] = Link(
-                    id=event.workflow_link_id,
+            case WorkflowContinuedAsNew() | WorkflowRewound() as event:
+                rewound = isinstance(event, WorkflowRewound)
+                id = event.continued_to_run_id if rewound else event.workflow_link_id
+                children[id] = Link(
+                    id=id,
                     link_type=CONTINUED,
-                    sequence=event.sequence,
+                    sequence=None if rewound else event.sequence,
                     workflow_instance_id=instance,
                     workflow_run_id=event.continued_to_run_id,
                     run_number=event.continued_to_run_number,
@@ -106,7 +109,7 @@ def continued(history: Iterable[Recorded]) -> list[str]:
         match entry.event:
             case WorkflowStarted(continued_from_run_id=str(run_id)):
                 found.append(run_id)
-            case WorkflowContinuedAsNew(continued_to_run_id=run_id):
+            case WorkflowContinuedAsNew(continued_to_run_id=run_id) | WorkflowRewound(continued_to_run_id=run_id):
                 found.append(run_id)
             case _:
                 pass
@@ -137,8 +140,9 @@ def _parents(event: WorkflowStarted, at: Micros, number: int) -> list[Link]:
                 workflow_instance_id=event.workflow_instance_id,
                 workflow_run_id=event.continued_from_run_id,
                 run_number=number - 1,
-                status="completed",
-                closed_reason="continued",
+                # A run whose history was taken over may have ended in any way.
+                status="completed" if event.seed is None else None,
+                closed_reason="continued" if event.seed is None else None,
                 linked_at=at,
             )
         )

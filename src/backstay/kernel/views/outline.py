@@ -40,6 +40,7 @@ from backstay.kernel.features.condition import (
 )
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.deadline import WorkflowTimedOut
+from backstay.kernel.features.fork import WorkflowRewound
 from backstay.kernel.features.retry_now import ActivityRetryRequested
 from backstay.kernel.features.signal import SignalApplied, SignalWaitCancelled, SignalWaitOpened
 from backstay.kernel.features.timer import TimerCancelled, TimerFired, TimerScheduled
@@ -75,6 +76,7 @@ CLOSING = (
     WorkflowCancelled,
     WorkflowTerminated,
     WorkflowContinuedAsNew,
+    WorkflowRewound,
 )
 """The events that end a run."""
 

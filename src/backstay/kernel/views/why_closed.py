@@ -7,6 +7,7 @@ from backstay.kernel.features.cancel import Stopped
 from backstay.kernel.features.close import WorkflowFailed
 from backstay.kernel.features.continue_as_new import WorkflowContinuedAsNew
 from backstay.kernel.features.deadline import WorkflowTimedOut
+from backstay.kernel.features.fork import WorkflowRewound
 from backstay.kernel.spans import whole_span
 from backstay.kernel.values import Micros
 from backstay.kernel.views.summary import RunSummary
@@ -35,6 +36,14 @@ def explain_closed(summary: RunSummary, now: Micros, last: Recorded | None) -> S
             sentence = f"Continued as run {number} ({next_run}) {ago} ago, after {took}."
             act = HelpfulAction(verb="open_run", label="Look at the next run", target=next_run)
             return Said("continued", "info", sentence, at, None, None, act)
+        case _ if isinstance(event, WorkflowRewound):
+            number, next_run = event.continued_to_run_number, event.continued_to_run_id
+            because = f": {quoted(event.reason)}" if event.reason else ""
+            sentence = (
+                f"Rewound to event {event.rewound_through} {ago} ago; run {number} ({next_run}) goes on{because}."
+            )
+            act = HelpfulAction(verb="open_run", label="Look at the next run", target=next_run)
+            return Said("rewound", "info", sentence, at, None, None, act)
         case stopped:
             why = f": {quoted(event.message)}" if isinstance(event, Stopped) and event.message else ""
             return Said(stopped, "info", f"{stopped.capitalize()} {ago} ago, after {took}{why}.", at)

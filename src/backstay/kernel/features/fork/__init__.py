@@ -84,15 +84,17 @@ class _FromHistory(ReasonedCommand, frozen=True, kw_only=True):
 
 
 class Fork(_FromHistory, frozen=True, kw_only=True):
-    """Start this instance, which does not exist yet, with the history of `from_workflow_id`."""
+    """Start this instance, which does not exist yet, with the history of `from_workflow_id`: of the run that the caller has
+    named, or else of its current run. A repetition is the same request, even if another run is current by now."""
 
     command_type = "fork"
 
     from_workflow_id: str
+    named_run_id: str | None = None
     new_id: str | None = None
 
     def intent(self) -> bytes:
-        return b"\0".join((self.from_workflow_id.encode(), self.from_run_id.encode(), super().intent()))
+        return b"\0".join((self.from_workflow_id.encode(), (self.named_run_id or "").encode(), super().intent()))
 
 
 class Rewind(_FromHistory, frozen=True, kw_only=True):
