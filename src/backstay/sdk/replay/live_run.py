@@ -398,8 +398,7 @@ class LiveRun:
 
     def park(self, block: Block) -> None:
         """Block the run: this greenlet never continues, and its code does not notice."""
-        self.block = block
-        self.parked = current_greenlet()
+        self.block, self.parked = block, current_greenlet()
         self._halt()
 
     def _halt(self) -> None:
@@ -413,8 +412,7 @@ class LiveRun:
                 raise Evicted
 
     def rng(self) -> random.Random:
-        if self._random is None:
-            self._random = random.Random(self.assignment.started.seed or self.assignment.run_id)
+        self._random = self._random or random.Random(self.assignment.started.seed or self.assignment.run_id)
         return self._random
 
     def drain(self) -> None:
