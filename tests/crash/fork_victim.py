@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from backstay import Backstay, Signal, WorkflowAlreadyStarted, activity, activity_info, wait, workflow
+from backstay.kernel.event import Recorded
 
 from .victim import Boundaries, Side
 
@@ -58,8 +59,8 @@ def main(side: Side | None, commit: int) -> None:
     (DIRECTORY / "report.json").write_text(json.dumps(report))
 
 
-def _charged(history: list[object]) -> bool:
-    return any(getattr(entry, "type", "") == "SignalWaitOpened" for entry in history)
+def _charged(history: list[Recorded]) -> bool:
+    return any(entry.type == "SignalWaitOpened" for entry in history)
 
 
 if __name__ == "__main__":

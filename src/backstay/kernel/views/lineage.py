@@ -79,12 +79,11 @@ def lineage(history: Iterable[Recorded], number: int, chain: Mapping[str, RunRow
                 if isinstance(event, ChildClosed):
                     link.run_number, link.closed_reason = event.child_run_number, event.closed_reason
             case WorkflowContinuedAsNew() | WorkflowRewound() as event:
-                rewound = isinstance(event, WorkflowRewound)
-                id = event.continued_to_run_id if rewound else event.workflow_link_id
+                id = event.workflow_link_id if isinstance(event, WorkflowContinuedAsNew) else event.continued_to_run_id
                 children[id] = Link(
                     id=id,
                     link_type=CONTINUED,
-                    sequence=None if rewound else event.sequence,
+                    sequence=event.sequence if isinstance(event, WorkflowContinuedAsNew) else None,
                     workflow_instance_id=instance,
                     workflow_run_id=event.continued_to_run_id,
                     run_number=event.continued_to_run_number,
