@@ -57,7 +57,7 @@ class Node:
         }
 
     def gaps(self) -> list[str]:
-        return [one["code"] for one in self.get("/system/health")["findings"] if one["check"] == "worker_compatibility"]
+        return [one["name"] for one in self.get("/system/health")["causes"] if one["check"] == "worker_compatibility"]
 
     def end(self) -> None:
         self._http.close()
@@ -105,7 +105,7 @@ def test_a_killed_worker_does_not_count_any_more(
         "the reason is true", lambda: (found := server.get("/workflows/waits/why"))["attention"] and found, SOON
     )
     assert (why["attention"], "No live worker" in why["sentence"]) == ("no_worker", True), why["sentence"]
-    assert server.gaps() == ["waiting_for_compatible_worker"]
+    assert server.gaps() == ["no_worker"]
     (gone,) = server.get("/workers")["workers"]
     assert (gone["status"], gone["left_at"] is not None) == ("stale", True)
     back = program("left_worker", kind, server.url, TOKEN, "one")

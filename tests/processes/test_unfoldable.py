@@ -104,8 +104,8 @@ def test_runs_whose_events_are_damaged_are_stranded_and_counted(place: Place, se
         metrics = get("/system/operator-metrics")["operator_metrics"]
         assert (metrics["blocked"]["count"], metrics["runs"]["states"]["blocked"]) == (3, 3)
         assert sum(metrics["runs"]["states"].values()) == metrics["runs"]["running"] == 4
-        assert [one["count"] for one in get("/system/health")["findings"] if one["code"] == "history_damaged"] == [3]
-        assert [one["count"] for one in get("/overview")["attention"] if one["cause"] == "history_damaged"] == [3]
+        assert [one["count"] for one in get("/system/health")["causes"] if one["name"] == "history_damaged"] == [3]
+        assert [one["count"] for one in get("/overview")["causes"] if one["name"] == "history_damaged"] == [3]
         blocked = get("/flows/running?attention=blocked")["flows"]
         assert {flow["instance_id"] for flow in blocked} == {f"x-{name}" for name in DAMAGE}
         shown = dw(server, "overview")

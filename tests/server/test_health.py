@@ -175,7 +175,7 @@ async def test_operators_see_backlog_stale_leases_and_missing_workers() -> None:
         await api.start()
         await api.world.advance(7)
         found = (await api.control("GET", "/system/health")).json()
-        assert (found["status"], found["findings"][0]["code"]) == ("warning", "waiting_for_compatible_worker")
+        assert (found["status"], found["causes"][0]["name"]) == ("error", "no_worker")
         metrics = found["operator_metrics"]
         assert (metrics["backlog"]["runnable_tasks"], metrics["backlog"]["oldest_ready_age_ms"] >= 7000) == (1, True)
         assert metrics["matching_role"]["task_dispatch_mode"] == "long_poll"

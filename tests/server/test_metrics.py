@@ -224,20 +224,23 @@ async def test_health_names_the_runs_that_are_blocked(tmp_path: Path) -> None:
         await api.start("pausing")
         await api.fail(await api.poll(), message="boom")
     async with serving(store=f"sqlite:{tmp_path / 'm.db'}") as api:
+        await api.world.advance(30)  # views that were not written before are made
         found = await health(api)
-        assert found["status"] == "warning"
-        (blocked,) = [finding for finding in found["findings"] if finding["code"] == "runs_blocked"]
-        assert (blocked["severity"], blocked["count"]) == ("warning", 12)
-        assert blocked["by_reason"] == {"workflow_task_crashed": 1, "replay_blocked": 11}
-        assert [run["workflow_id"] for run in blocked["runs"]] == ["crashed", *(f"blocked-{n}" for n in range(9))]
-        assert "1 workflow_task_crashed, 11 replay_blocked" in blocked["message"]
+        assert found["status"] == "error"
+        several, one = [cause for cause in found["causes"] if cause["name"] == "blocked"]
+        assert (several["severity"], several["count"], several["subject"]["reason"]) == ("error", 11, "replay_blocked")
+        assert several["example"]["workflow_id"].startswith("blocked-")
+        assert (one["count"], one["subject"]["reason"]) == (1, "workflow_task_crashed")
+        assert one["example"]["workflow_id"] == "crashed"
+        assert "ten workers in a row died" in one["sentence"]
         other = (await api.control("POST", "/namespaces", {"name": "elsewhere", "retention_days": 1})).status_code
         assert other == 201
         elsewhere = await api.control("GET", "/system/health", headers={"X-Namespace": "elsewhere"})
-        assert elsewhere.json()["findings"] == []
+        assert elsewhere.json()["causes"] == []
         for run in ("crashed", *(f"blocked-{n}" for n in range(11))):
             assert (await api.control("POST", f"/workflows/{run}/repair", {})).status_code == 200
-        assert not [finding for finding in (await health(api))["findings"] if finding["code"] == "runs_blocked"]
+        await settled(api)
+        assert not [cause for cause in (await health(api))["causes"] if cause["name"] == "blocked"]
 
 
 async def settled(api: Api) -> None:

@@ -210,7 +210,7 @@ async def test_what_passes_between_nodes_is_counted(postgresql_url: str) -> None
 
 async def findings(api: Api) -> dict[str, str]:
     answer = (await api.control("GET", "/system/health")).json()
-    return {one["code"]: one["message"] for one in answer["findings"]}
+    return {one["name"]: one["sentence"] + str(one["action"]) for one in answer["causes"]}
 
 
 async def test_health_tells_of_nodes_that_cannot_be_called_and_of_shards_without_an_owner(postgresql_url: str) -> None:

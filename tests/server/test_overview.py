@@ -10,9 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from backstay.cli.main import dw
-from backstay.kernel.values import SECOND
-from backstay.server.operators import attention
-from backstay.store.figures import OverdueCount
 
 from .kit import TOKEN, Api, serving, sql
 
@@ -27,7 +24,7 @@ async def overview(api: Api, window: str = "1h", after: float = 1) -> dict[str, 
 
 
 def causes(seen: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {one["cause"]: one for one in seen["attention"]}
+    return {one["name"]: one for one in seen["causes"]}
 
 
 async def sleeper(api: Api, workflow_id: str, seconds: float) -> None:
@@ -45,7 +42,7 @@ async def ended(api: Api, workflow_id: str, how: str, after: float = 0) -> None:
 async def test_an_empty_namespace_needs_no_attention() -> None:
     async with serving() as api:
         seen = await overview(api)
-        assert seen["attention"] == []
+        assert seen["causes"] == []
         assert seen["stock"]["open"] == 0
         assert set(seen["stock"]["states"].values()) == {0}
         assert seen["totals"] == {
@@ -153,8 +150,8 @@ async def test_a_type_that_fails_too_often_needs_attention() -> None:
         for number in range(3):
             await ended(api, f"bad-{number}", "failed")
         one = causes(await overview(api))["failing"]
-        assert one["sentence"] == "3 of 6 runs of order failed in the last hour (50%)."
-        assert (one["count"], one["workflow_type"], one["link"]) == (
+        assert one["sentence"] == "3 of 6 order runs failed in the last hour (50%)."
+        assert (one["count"], one["subject"]["workflow_type"], one["link"]) == (
             3,
             "order",
             "/api/flows/failed?workflow_type=order",
@@ -170,20 +167,25 @@ async def test_a_queue_a_type_and_a_build_without_a_worker_need_attention() -> N
         await api.start("served")
         await api.world.advance(90)
         await api.worker("heartbeat", {"worker_id": "worker-1"})
-        found = {one["missing"]: one for one in (await overview(api))["attention"] if one["cause"] == "no_worker"}
+        found = {
+            one["subject"]["missing"]: one for one in (await overview(api))["causes"] if one["name"] == "no_worker"
+        }
         assert set(found) == {"queue", "type", "build"}
         queue = found["queue"]
         assert queue["sentence"].startswith(
             "No live worker serves queue 'nowhere': 1 task waits there for workflow order"
         )
-        assert (queue["count"], queue["tasks"], queue["tone"]) == (1, 1, "danger")
-        assert queue["oldest_age_seconds"] == pytest.approx(91, abs=1)
+        assert (queue["count"], queue["subject"]["tasks"], queue["severity"]) == (1, 1, "error")
+        assert queue["age_seconds"] == pytest.approx(91, abs=1)
         assert queue["link"] == "/api/flows/running?attention=no_worker&queue=nowhere"
-        assert queue["action"] == {"verb": "start_worker", "label": "Start a worker of queue 'nowhere'"}
+        assert queue["action"] == {
+            "label": "Start a worker of queue 'nowhere'",
+            "command": "dw worker FILE --queue nowhere",
+        }
         assert "runs workflow unknown" in found["type"]["sentence"]
         assert "has build b2" in found["build"]["sentence"]
         await api.register("mender", queue="nowhere")
-        left = [one["missing"] for one in (await overview(api))["attention"] if one["cause"] == "no_worker"]
+        left = [one["subject"]["missing"] for one in (await overview(api))["causes"] if one["name"] == "no_worker"]
         assert sorted(left) == ["build", "type"]
 
 
@@ -201,23 +203,18 @@ async def test_blocked_and_retrying_runs_need_attention() -> None:
         )
         await api.activity("fail", await api.poll("activity"), failure={"message": "no", "type": "Error"})
         await api.world.advance(600)
-        seen = causes(await overview(api))
-        assert (seen["blocked"]["count"], seen["blocked"]["tone"]) == (1, "danger")
-        assert seen["blocked"]["sentence"].startswith("1 run is blocked: its code does not fit its history")
+        whole = await overview(api)
+        seen = causes(whole)
+        assert (seen["blocked"]["count"], seen["blocked"]["severity"]) == (1, "error")
+        said = "1 order run is blocked by worker worker-1: the code cannot go on. “it differs”"
+        assert seen["blocked"]["sentence"] == said
+        assert seen["blocked"]["example"]["workflow_id"] == "blocked"
         assert seen["retrying"]["count"] == 1
-        assert seen["retrying"]["link"] == "/api/flows/running?attention=retrying"
-        assert seen["retrying"]["oldest_age_seconds"] == pytest.approx(601, abs=2)
-        assert (seen["retrying"]["tone"], seen["retrying"]["sentence"]) == (
-            "warning",
-            "1 run is trying again after a failure.",
-        )
-
-
-@pytest.mark.parametrize(("elsewhere", "end"), [(True, "; another process is the engine."), (False, ".")])
-def test_wakes_that_passed_name_the_engine_only_if_there_is_another(elsewhere: bool, end: str) -> None:
-    now = 600 * SECOND
-    [one] = attention.overdue(OverdueCount(1, now - 60 * SECOND), elsewhere, now)
-    assert one.sentence == "1 run should have continued by now, the first 1 min ago" + end
+        assert seen["retrying"]["link"] == "/api/flows/running?attention=retrying&workflow_type=order"
+        assert seen["retrying"]["age_seconds"] == pytest.approx(601, abs=2)
+        said = "1 order run is retrying activity charge: “no”. The next attempt is in 49 min 59 s."
+        assert (seen["retrying"]["severity"], seen["retrying"]["sentence"]) == ("info", said)
+        assert whole["verdict"] == {"status": "error", "sentence": "1 thing needs attention.", "needs_attention": 1}
 
 
 async def test_wakes_that_passed_are_overdue() -> None:
@@ -238,12 +235,16 @@ async def test_a_queue_that_is_held_back_needs_attention() -> None:
         await api.poll(queue="a b?c")
         seen = await overview(api)
         one = causes(seen)["throttled"]
-        assert (one["count"], one["task_queue"], one["link"]) == (2, "a b?c", "/api/task-queues/a%20b%3Fc/tasks")
+        assert (one["count"], one["subject"]["task_queue"], one["link"]) == (
+            2,
+            "a b?c",
+            "/api/task-queues/a%20b%3Fc/tasks",
+        )
         assert len((await api.control("GET", one["link"].removeprefix("/api"))).json()["tasks"]) == 2
         assert "max_active_leases_per_queue" in one["sentence"]
         (queue,) = seen["queues"]["oldest_waiting"]
         assert (queue["backlog"], queue["leased"], queue["workers"]) == (2, 1, 1)
-        assert queue["throttled_because"] == one["sentence"]
+        assert one["sentence"].endswith(queue["throttled_because"])
 
 
 async def test_a_long_history_needs_attention() -> None:
@@ -255,7 +256,7 @@ async def test_a_long_history_needs_attention() -> None:
         assert one["link"] == "/api/flows/running?continue_as_new_recommended=true"
         assert (await api.control("GET", one["link"].removeprefix("/api"))).status_code == 200
         assert one["count"] == 1
-        assert "the longest has 300 events" in one["sentence"]
+        assert "the longest history has 300 events" in one["sentence"]
 
 
 async def test_the_certificate_is_in_it_and_stranded_runs_come_first() -> None:
@@ -267,7 +268,7 @@ async def test_the_certificate_is_in_it_and_stranded_runs_come_first() -> None:
         sql(api, "delete from task")
         sql(api, "update workflow set expects = 0")
         assert (await api.control("GET", "/system/liveness?fresh=1")).json()["stranded"] == 1
-        assert (await api.control("GET", "/overview")).json()["attention"][0]["cause"] == "stranded"
+        assert (await api.control("GET", "/overview")).json()["causes"][0]["name"] == "repair_needed"
 
 
 async def test_schedules_that_are_due_or_late_are_counted() -> None:
@@ -306,7 +307,7 @@ async def test_namespaces_are_apart() -> None:
         await api.world.advance(1)
         other = (await api.control("GET", "/overview", headers={"X-Namespace": "other"})).json()
         assert (other["stock"]["open"], other["totals"]["started"], other["queues"]["backlog"]) == (0, 0, 0)
-        assert other["attention"] == []
+        assert other["causes"] == []
 
 
 async def test_a_window_that_is_not_known_is_refused() -> None:
@@ -346,7 +347,7 @@ async def test_an_overview_of_a_postgresql_server(postgresql_url: str) -> None:
             await asyncio.sleep(0.01)
         assert (seen["stock"]["open"], seen["queues"]["backlog"]) == (2, 1)
         assert seen["wakes"]["next_hour"]["runs"] == 1
-        assert causes(seen)["no_worker"]["task_queue"] == "nowhere"
+        assert causes(seen)["no_worker"]["subject"]["task_queue"] == "nowhere"
         builds = (await api.control("GET", "/task-queues/nowhere/build-ids")).json()["build_ids"]
         assert [(one["build_id"], one["open_runs"]) for one in builds] == [("b1", 1)]
         (task,) = (await api.control("GET", "/task-queues/nowhere/tasks")).json()["tasks"]

@@ -85,11 +85,11 @@ async def test_a_run_that_cannot_be_folded_is_stranded_and_counted_everywhere(wo
         tasks = 1 if workflow_id == "works" else 0
         assert (metrics["tasks"]["history_damaged"], metrics["tasks"]["unhealthy"]) == (tasks, tasks)
         health = await get(api, "/system/health")
-        (finding,) = [one for one in health["findings"] if one["code"] == "history_damaged"]
-        assert health["status"] == "warning"
-        assert (finding["count"], [one["workflow_id"] for one in finding["runs"]]) == (1, [workflow_id])
-        (cause,) = [one for one in (await get(api, "/overview"))["attention"] if one["cause"] == "history_damaged"]
-        assert (cause["count"], cause["tone"]) == (1, "danger")
+        (finding,) = [one for one in health["causes"] if one["name"] == "history_damaged"]
+        assert health["status"] == "error"
+        assert (finding["count"], finding["example"]["workflow_id"]) == (1, workflow_id)
+        (cause,) = [one for one in (await get(api, "/overview"))["causes"] if one["name"] == "history_damaged"]
+        assert (cause["count"], cause["severity"]) == (1, "error")
         for asked in ("attention=blocked", "state=blocked", "liveness_state=workflow_replay_blocked"):
             flows = (await get(api, f"/flows/running?{asked}"))["flows"]
             assert [flow["instance_id"] for flow in flows] == [workflow_id], asked
@@ -111,7 +111,7 @@ async def test_a_history_that_was_restored_goes_on() -> None:
         assert (proven["status"], proven["stranded_runs"]) == ("ok", [])
         await projected(api)
         assert await states(api) == before
-        assert [one for one in (await get(api, "/system/health"))["findings"] if one["code"] == "history_damaged"] == []
+        assert [one for one in (await get(api, "/system/health"))["causes"] if one["name"] == "history_damaged"] == []
         await api.world.advance(600)
         assert (await api.poll())["workflow_id"] == "sleeps"
 

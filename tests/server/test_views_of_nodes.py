@@ -137,7 +137,7 @@ async def test_commits_that_the_database_has_lost_are_a_finding(postgresql_url: 
 
 
 async def codes(api: Api) -> list[str]:
-    return [one["code"] for one in (await get(api, "/system/health"))["findings"]]
+    return [one["name"] for one in (await get(api, "/system/health"))["causes"]]
 
 
 async def test_runs_of_shards_that_were_handed_over_get_their_views_at_once(postgresql_url: str) -> None:

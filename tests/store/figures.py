@@ -13,7 +13,7 @@ from backstay.kernel.values import SECOND, Micros, Routing
 from backstay.store import Store, figures
 from backstay.store.errors import Unavailable
 from backstay.store.figures import (
-    AttentionCount,
+    AttentionGroup,
     BuildCount,
     DurationCount,
     OpenSizes,
@@ -56,6 +56,10 @@ def summary(run: int, state: str, **fields: object) -> SummaryRow:
         "duration": None,
         "digest": "",
         "body": b"{}",
+        "schema": 1,
+        "reason": None,
+        "error": None,
+        "worker": None,
     }
     rest = {name: 0 for name in SummaryRow._fields if name not in known}
     return SummaryRow(**known | rest | fields)  # type: ignore[arg-type]
@@ -77,26 +81,30 @@ class Counted:
                     summary(4, "ready", **ready, queue="other"),
                     summary(5, "sleeping"),
                     summary(6, "blocked", attention="blocked", since=60),
-                    summary(7, "blocked", attention="blocked", since=50),
-                    summary(8, "retrying", attention="retrying"),
+                    summary(7, "blocked", attention="blocked", since=50, reason="other", worker="w"),
+                    summary(8, "retrying", attention="retrying", reason="charge", error="no"),
+                    summary(11, "retrying", attention="retrying", reason="charge", error="no"),
                     summary(9, "completed"),
                     summary(10, "ready", **ready, namespace="elsewhere"),
                 ]
             ),
         )
-        assert await store.count_states("default", 0) == ({"ready": 4, "sleeping": 1, "blocked": 2, "retrying": 1}, 0)
+        assert await store.count_states("default", 0) == ({"ready": 4, "sleeping": 1, "blocked": 2, "retrying": 2}, 0)
         found = await store.ready_runs("default")
         assert sorted(found, key=lambda group: (group.queue, group.build or "")) == [
             ReadyGroup("other", "activity", "charge", None, 1),
             ReadyGroup("q", "activity", "charge", None, 2),
             ReadyGroup("q", "activity", "charge", "b1", 1),
         ]
-        assert sorted(await store.attention_counts("default")) == [
-            AttentionCount("blocked", 2, 50),
-            AttentionCount("retrying", 1, 8),
+        assert await store.attention_groups("default", 9) == [
+            AttentionGroup("retrying", "order", "charge", "no", None, 0, 2, 8, 8, 2, 8),
+            AttentionGroup("blocked", "order", "other", None, "w", 0, 1, 50, 7, 2, 50),
+            AttentionGroup("blocked", "order", None, None, None, 0, 1, 60, 6, 2, 50),
         ]
+        (largest,) = await store.attention_groups("default", 1)
+        assert (largest.cause, largest.runs, largest.all_runs) == ("retrying", 2, 2)
         assert await store.count_states("nowhere", 0) == ({}, 0)
-        assert await store.attention_counts("nowhere") == []
+        assert await store.attention_groups("nowhere", 9) == []
 
     async def test_the_histories_of_open_runs_are_counted_by_their_size(self, database: Database) -> None:
         store = await database.open()

@@ -476,6 +476,9 @@ async def test_instances_of_an_older_version_have_counted_no_attempts(fresh: Han
     await store.close()
     (step,) = [step for step in migrations("backstay.store.postgresql") if step.name == "attempts"]
     await fresh.sql("alter table workflow drop column attempts")
+    await fresh.sql("drop index summary_group")
+    for column in ("reason", "error", "worker"):
+        await fresh.sql(f"alter table workflow_run_summaries drop column {column}")
     await fresh.sql(f"delete from migration where number >= {step.number}")
     store = await fresh.open()
     assert await stored(store, instance) == expected(instance)

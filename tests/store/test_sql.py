@@ -51,7 +51,7 @@ COUNTED = {
     "count_states": "COVERING INDEX summary_state",
     "ready_runs": "COVERING INDEX summary_ready",
     "open_builds": "COVERING INDEX run_build",
-    "attention_counts": "COVERING INDEX summary_attention",
+    "attention_groups": "COVERING INDEX summary_group",
     "open_sizes": "COVERING INDEX summary_size",
     "waiting_tasks": "COVERING INDEX task_waiting",
     "wakes": "COVERING INDEX workflow_wake",

@@ -299,6 +299,9 @@ async def test_instances_of_an_older_version_have_counted_no_attempts(file: Hand
     store.close()
     (step,) = [step for step in migrations("backstay.store.sqlite") if step.name == "attempts"]
     await file.sql("alter table workflow drop column attempts")
+    await file.sql("drop index summary_group")
+    for column in ("reason", "error", "worker"):
+        await file.sql(f"alter table workflow_run_summaries drop column {column}")
     await file.sql(f"delete from migration where number >= {step.number}")
     await file.sql(f"pragma user_version = {step.number - 1}")
     store = file.opened()

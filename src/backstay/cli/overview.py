@@ -13,6 +13,7 @@ from backstay.kernel.spans import whole_span
 from backstay.kernel.values import SECOND
 
 WINDOWS = {"1h": "the last hour", "24h": "the last 24 hours", "7d": "the last 7 days"}
+COLOURS = {"ok": "green", "info": "cyan", "warning": "yellow", "error": "red"}
 TYPES = 10  # workflow types that are printed
 QUEUES = 10
 
@@ -41,7 +42,7 @@ def command(ctx: click.Context, path: options.Place, namespace: str, window: str
     Examples:
       dw overview
       dw overview --window 1h --server http://127.0.0.1:8080
-      dw overview --json | jq '.attention[].sentence'
+      dw overview --json | jq '.causes[].sentence'
       dw overview --check || send-an-alert
     """
     seen = _overview(path, namespace, window)
@@ -49,7 +50,7 @@ def command(ctx: click.Context, path: options.Place, namespace: str, window: str
         click.echo(json.dumps(seen))
     else:
         _print(seen, window)
-    if check and seen["attention"]:
+    if check and seen["verdict"]["needs_attention"]:
         ctx.exit(1)
 
 
@@ -59,12 +60,15 @@ def _print(seen: Answer, window: str) -> None:
     from backstay.cli.console import console
 
     out = console()
-    for one in seen["attention"]:
-        colour = "red" if one["tone"] == "danger" else "yellow"
-        out.print(f"[{colour}]{one['cause']:<16}[/] ", end="")
-        out.print(one["sentence"], markup=False)
-    if not seen["attention"]:
-        out.print("nothing needs attention", style="green")
+    verdict = seen["verdict"]
+    out.print(verdict["sentence"], style=f"bold {COLOURS[verdict['status']]}", markup=False, highlight=False)
+    for one in seen["causes"]:
+        out.print(f"[{COLOURS[one['severity']]}]{one['name']:<16}[/] ", end="")
+        out.print(one["sentence"], markup=False, highlight=False)
+        action = one["action"]
+        if action is not None:
+            how = f": {action['command']}" if action.get("command") else ""
+            out.print(f"{'':<16} {action['label']}{how}", style="bright_black", markup=False, highlight=False)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bright_black", no_wrap=True)
     table.add_column(overflow="fold")

@@ -44,6 +44,7 @@ from backstay.server.limits.admission import QueueAdmission
 from backstay.server.limits.retention import Retention
 from backstay.server.limits.sweep_policy import SweepPolicy
 from backstay.server.native.worker_links import WorkerLinks
+from backstay.server.operators.causes.situation import ProcessState
 from backstay.server.operators.control_plane import ControlPlane
 from backstay.server.operators.dashboard import Dashboard
 from backstay.server.operators.discovery import server_capabilities
@@ -210,10 +211,13 @@ class Server:
             self.admission,
             rates=self.cluster.rates.of,
             revision=self._revision,
+            process=self.state,
         )
         self.retention = Retention(engine, self.api.exports, self.namespaces, settings)
         self._counts = Observer(self)
-        self.observer = self._observability(StandardObservability(self._counts.metrics, Dashboard(store, world.now)))
+        self.observer = self._observability(
+            StandardObservability(self._counts.metrics, Dashboard(store, control.causes, world.now))
+        )
         self.registries = Registries(
             store,
             world,
@@ -304,6 +308,19 @@ class Server:
             self.rollouts,
         )
         return sum(registry.changes for registry in kept)
+
+    def state(self) -> ProcessState:
+        engine = self.engine
+        return ProcessState(
+            engine_active=engine.active,
+            # A node that has just got shards of others serves everything meanwhile, as any node does.
+            recovering=engine.store.exclusive and engine.holder and not self.recovery.up,
+            stopping=self.draining or self.cluster.drains.ended,
+            drained=self.cluster.drains.asked,
+            polls=len(self.parked),
+            polls_full=self.parked.full,
+            unreachable=self.links.unreachable,
+        )
 
     def _reloaded(self) -> None:
         """Other processes may have registered workers, or removed some."""

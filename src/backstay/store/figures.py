@@ -78,12 +78,23 @@ class BuildCount(NamedTuple):
     runs: int
 
 
-class AttentionCount(NamedTuple):
-    """How many runs need attention for the same cause, and since when the oldest of them does."""
+class AttentionGroup(NamedTuple):
+    """Runs that need attention for the same cause: of one type, with the same reason, error and worker.
+
+    `run`: one of them. `all_runs` and `all_since`: of all groups of the cause, also those that were not read.
+    """
 
     cause: str
+    workflow_type: str
+    reason: str | None
+    error: str | None
+    worker: str | None
+    damaged: int  # 1: their history cannot be folded
     runs: int
-    oldest: Micros
+    since: Micros
+    run: int
+    all_runs: int
+    all_since: Micros
 
 
 class WaitingGroup(NamedTuple):
@@ -179,8 +190,8 @@ class FiguresStore(Protocol):
 
     def open_builds(self, namespace: str) -> Awaitable[list[BuildCount]]: ...
 
-    def attention_counts(self, namespace: str) -> Awaitable[list[AttentionCount]]:
-        """Runs that need attention, by cause, as stored views say it."""
+    def attention_groups(self, namespace: str, limit: int) -> Awaitable[list[AttentionGroup]]:
+        """The largest groups of runs that need attention for the same cause, as stored views say it."""
         ...
 
     def open_sizes(self, namespace: str, events: int, size: int) -> Awaitable[OpenSizes]:
@@ -252,8 +263,8 @@ class Figures(ABC):
     def open_builds(self, namespace: str) -> Awaitable[list[BuildCount]]:
         return self._ask("open_builds", (namespace,), lambda rows: [BuildCount(*row) for row in rows])
 
-    def attention_counts(self, namespace: str) -> Awaitable[list[AttentionCount]]:
-        return self._ask("attention_counts", (namespace,), lambda rows: [AttentionCount(*row) for row in rows])
+    def attention_groups(self, namespace: str, limit: int) -> Awaitable[list[AttentionGroup]]:
+        return self._ask("attention_groups", (namespace, limit), lambda rows: [AttentionGroup(*row) for row in rows])
 
     def open_sizes(self, namespace: str, events: int, size: int) -> Awaitable[OpenSizes]:
         parameters = (events or _NO_BOUND, size or _NO_BOUND, namespace)

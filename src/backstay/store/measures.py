@@ -74,7 +74,7 @@ class MeasuresStore(Protocol):
         """Tasks that are leased or have failed, and ready ones that were leased or repaired before."""
         ...
 
-    def overdue_tasks(self, namespace: str, before: Micros) -> Awaitable[list[OverdueTask]]:
+    def overdue_tasks(self, namespace: str, before: Micros, limit: int = 10 * MOST) -> Awaitable[list[OverdueTask]]:
         """Tasks that have been ready since before a time, the oldest first."""
         ...
 
@@ -136,8 +136,8 @@ class Measures(ABC):
     def worn_tasks(self, namespace: str) -> Awaitable[list[Task]]:
         return self._ask("worn_tasks", (namespace, 5 * MOST), lambda rows: list(tasks(body for (body,) in rows)))
 
-    def overdue_tasks(self, namespace: str, before: Micros) -> Awaitable[list[OverdueTask]]:
-        parameters = (namespace, before, 10 * MOST)
+    def overdue_tasks(self, namespace: str, before: Micros, limit: int = 10 * MOST) -> Awaitable[list[OverdueTask]]:
+        parameters = (namespace, before, limit)
         return self._ask("overdue_tasks", parameters, lambda rows: [OverdueTask(*row) for row in rows])
 
     def waiting_runs(

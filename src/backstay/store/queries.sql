@@ -190,12 +190,20 @@ where closed_at is null
   and namespace = ?
 group by queue, compatibility
 
--- name: attention_counts
-select attention, count(*), min(since)
-from workflow_run_summaries
-where namespace = ?
-  and attention is not null
-group by attention
+-- name: attention_groups
+-- The largest groups, and of each cause how many runs it has in all groups, and since when. The last column is one run of the group.
+select attention, workflow_type, reason, error, worker, damaged, runs, since, run, cast(sum(runs) over (partition by attention, damaged) as bigint),
+  min(since) over (partition by attention, damaged)
+from (
+  select attention, workflow_type, reason, error, worker, case when schema = 0 then 1 else 0 end as damaged, count(*) as runs,
+    min(since) as since, min(run) as run
+  from workflow_run_summaries
+  where namespace = ?
+    and attention is not null
+  group by attention, workflow_type, reason, error, worker, case when schema = 0 then 1 else 0 end
+) g
+order by runs desc, since, run
+limit ?
 
 -- name: failed_tasks
 select body
@@ -404,9 +412,9 @@ limit ?
 insert into workflow_run_summaries (
   run, workflow, namespace, run_id, workflow_type, state, attention, liveness, wait_kind, queue, build,
   task_kind, task_type, since, until, sort_timestamp, events, bytes, duration, waits, timeline, timers,
-  lineage, projected, schema, stamp, digest, body
+  lineage, projected, schema, stamp, digest, body, reason, error, worker
 )
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (run) do update set
   workflow = excluded.workflow, namespace = excluded.namespace, run_id = excluded.run_id,
   workflow_type = excluded.workflow_type, state = excluded.state, attention = excluded.attention,
@@ -416,7 +424,7 @@ on conflict (run) do update set
   events = excluded.events, bytes = excluded.bytes, duration = excluded.duration, waits = excluded.waits,
   timeline = excluded.timeline, timers = excluded.timers, lineage = excluded.lineage,
   projected = excluded.projected, schema = excluded.schema, stamp = excluded.stamp, digest = excluded.digest,
-  body = excluded.body
+  body = excluded.body, reason = excluded.reason, error = excluded.error, worker = excluded.worker
 
 -- name: forget_summary
 delete from workflow_run_summaries

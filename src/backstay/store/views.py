@@ -29,7 +29,8 @@ HOUR = 60 * MINUTE
 
 
 class SummaryRow(NamedTuple):
-    """The row of a run in `workflow_run_summaries`. `waits` to `lineage` count the entries of its views, if `projected`."""
+    """The row of a run in `workflow_run_summaries`. `waits` to `lineage` count the entries of its views, if `projected`.
+    `reason`, `error` and `worker` are why it needs attention: runs are grouped by them."""
 
     run: int
     workflow: int
@@ -59,6 +60,9 @@ class SummaryRow(NamedTuple):
     stamp: int
     digest: str
     body: bytes
+    reason: str | None = None
+    error: str | None = None
+    worker: str | None = None
 
 
 DAMAGED = 0

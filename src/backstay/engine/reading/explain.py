@@ -17,7 +17,7 @@ from backstay.engine.views.projector import Projector
 from backstay.kernel.decision import CommandRecord, RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.message import Refused
-from backstay.kernel.views.causes import LINKS, Cause, chain_of, last_of
+from backstay.kernel.views.causes import LINKS, ChainLink, chain_of, last_of
 from backstay.kernel.views.facts import Facts
 from backstay.kernel.views.summary import RunSummary
 from backstay.kernel.views.why import Why, explain, explain_damage, explain_event
@@ -108,7 +108,9 @@ class Explainer:
         events, causes = await self._causes(row.key, sequence)
         return explain_event(summary, events[-1], causes)
 
-    async def _causes(self, run: int, upto: int, about: RunSummary | None = None) -> tuple[list[Recorded], list[Cause]]:
+    async def _causes(
+        self, run: int, upto: int, about: RunSummary | None = None
+    ) -> tuple[list[Recorded], list[ChainLink]]:
         """The events that were read, and the causes of the last one; `about`: of the last one of the step it waits for."""
         events: list[Recorded] = []
         before = upto  # how many events have not been read yet

@@ -26,24 +26,10 @@ class FleetGap(Struct, frozen=True, kw_only=True):
     build: str | None
     missing: str
     count: int
+    runs: int
     oldest: Micros
     live_builds: list[str] = []
     connection: str | None = None
-
-    @property
-    def message(self) -> str:
-        tasks = f"{self.count} ready {self.kind} task{'' if self.count == 1 else 's'} of {self.type}"
-        if self.missing == "queue":
-            return f"queue {self.queue!r}: no live worker takes {tasks}; start a worker of that queue"
-        if self.missing == "type":
-            return (
-                f"queue {self.queue!r}: no live worker runs {self.kind} {self.type!r} ({tasks}); register it with a worker"
-                " of that queue"
-            )
-        if self.missing == "connection":
-            needs = "tasks without a connection" if self.connection is None else f"connection {self.connection!r}"
-            return f"queue {self.queue!r}: no live worker takes {needs} ({tasks}); start a worker that does"
-        return f"queue {self.queue!r}: no live worker has build {self.build!r} ({tasks}); start a worker of that build"
 
     def view(self) -> dict[str, Any]:
         return {
@@ -69,7 +55,8 @@ async def find_gaps(engine: Engine, namespace: str) -> list[FleetGap]:
         return []
     found: list[FleetGap] = []
     divided: list[tuple[WaitingGroup, Takers]] = []
-    for waiting in await engine.store.waiting_tasks(namespace, engine.world.now()):
+    now = engine.world.now()
+    for waiting in await engine.store.waiting_tasks(namespace, now):
         takers = engine.matching.takers(waiting.kind, waiting.type, namespace, waiting.queue, waiting.build)
         if takers.is_divided:
             divided.append((waiting, takers))
@@ -82,6 +69,9 @@ async def find_gaps(engine: Engine, namespace: str) -> list[FleetGap]:
                     build=waiting.build,
                     missing=takers.missing,
                     count=waiting.tasks,
+                    runs=await engine.store.waiting_runs(
+                        namespace, waiting.queue, waiting.kind, waiting.type, waiting.build, now
+                    ),
                     oldest=waiting.oldest,
                     live_builds=takers.builds,
                 )
@@ -98,6 +88,7 @@ async def _of_connections(
     so the oldest tasks are read, up to a bound."""
     groups = {(one.kind, one.type, one.build): takers for one, takers in divided if one.queue == queue}
     found: dict[tuple[str, str, str | None, str | None], FleetGap] = {}
+    runs: set[tuple[tuple[str, str, str | None, str | None], int]] = set()
     for task, *_ in await engine.store.waiting_page(namespace, queue, engine.world.now(), None, READ):
         connection, build = task.routing.connection, task.routing.compatibility
         takers = groups.get((task.kind, task.type, build))
@@ -105,8 +96,10 @@ async def _of_connections(
             continue
         place = (task.kind, task.type, build, connection)
         gap = found.get(place)
+        is_new = (place, task.workflow) not in runs
+        runs.add((place, task.workflow))
         if gap is not None:
-            found[place] = replace(gap, count=gap.count + 1)
+            found[place] = replace(gap, count=gap.count + 1, runs=gap.runs + is_new)
         else:
             found[place] = FleetGap(
                 kind=task.kind,
@@ -115,6 +108,7 @@ async def _of_connections(
                 build=build,
                 missing="connection",
                 count=1,
+                runs=1,
                 oldest=task.available_at,
                 live_builds=takers.builds,
                 connection=connection,

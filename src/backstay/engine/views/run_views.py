@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -17,7 +18,7 @@ from backstay.kernel.decision import RunRow
 from backstay.kernel.event import Recorded
 from backstay.kernel.task import Task
 from backstay.kernel.values import Micros
-from backstay.kernel.views.summary import SCHEMA, RunSummary
+from backstay.kernel.views.summary import SCHEMA, RunSummary, error_pattern
 from backstay.store.views import DAMAGED, VIEWS, InstanceFacts, SummaryRow, ViewRow, digest
 
 TOGETHER = 256  # entries of a row
@@ -94,7 +95,15 @@ def summary_row(summary: RunSummary, counts: Mapping[str, int] | None = None) ->
         summary.stamp,
         digest(body),
         body,
+        *((None, None, None) if summary.attention is None else _grouped(summary)),
     )
+
+
+def _grouped(summary: RunSummary) -> tuple[str | None, str | None, str | None]:
+    """The reason, the error and the worker by which a run that needs attention is grouped with others."""
+    reason = summary.failing if summary.attention == "retrying" else summary.blocked_reason
+    error = None if summary.last_error is None else error_pattern(summary.last_error)
+    return reason, error, summary.blocked_by
 
 
 def damage_row(row: RunRow, stamp: int, since: Micros) -> SummaryRow:
@@ -140,6 +149,15 @@ def stored_summary(row: SummaryRow | None, run: RunRow, facts: InstanceFacts | N
         return None
     same_run = (summary.status, summary.closed_at, summary.archived_at) == (run.status, run.closed_at, run.archived_at)
     return summary if same_run and summary.is_current_run == is_current else None
+
+
+def decoded(rows: Mapping[int, SummaryRow]) -> dict[int, RunSummary]:
+    """The summaries in rows as they were written, whether or not they are up to date."""
+    found: dict[int, RunSummary] = {}
+    for run, row in rows.items():
+        with suppress(msgspec.DecodeError):
+            found[run] = _decode_summary(row.body)
+    return found
 
 
 def _with_columns(row: SummaryRow, summary: RunSummary) -> RunSummary:

@@ -26,7 +26,7 @@ _WAKES: frozenset[type[Event]] = frozenset(
 ) | {WorkflowStarted}
 
 
-class Cause(Struct, frozen=True, kw_only=True):
+class ChainLink(Struct, frozen=True, kw_only=True):
     """One event of a chain. `because`: the event that led to it. `outside`: where it came from, if not from the run."""
 
     sequence: int
@@ -40,7 +40,7 @@ class Cause(Struct, frozen=True, kw_only=True):
 class Chain(NamedTuple):
     """The causes of an event, the first one first. `missing`: an event up to which history would have to be read."""
 
-    causes: list[Cause]
+    causes: list[ChainLink]
     missing: int | None = None
 
 
@@ -53,7 +53,7 @@ class _Because(NamedTuple):
 def chain_of(events: Sequence[Recorded], sequence: int, most: int = LINKS) -> Chain:
     """The causes of an event, from a part of the history that contains it; the nearest `most` of them."""
     first = events[0].sequence if events else sequence + 1
-    causes: list[Cause] = []
+    causes: list[ChainLink] = []
     at: int | None = sequence
     while at is not None and len(causes) < most:
         if at < first:
@@ -61,7 +61,7 @@ def chain_of(events: Sequence[Recorded], sequence: int, most: int = LINKS) -> Ch
         entry = events[at - first]
         found = _because(events, entry, first)
         causes.append(
-            Cause(
+            ChainLink(
                 sequence=entry.sequence,
                 type=entry.type,
                 at=entry.at,

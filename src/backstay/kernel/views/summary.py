@@ -6,6 +6,7 @@ such facts are added when it is read (`why.py`). It is made from the state of an
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -27,7 +28,7 @@ from backstay.kernel.values import Micros, seconds
 from backstay.kernel.views.actions import declared
 from backstay.kernel.views.liveness import OpenWait, liveness, wait_of
 
-SCHEMA = 2
+SCHEMA = 3
 """The version of stored views. Rows of another version are made again."""
 
 OPEN_STATES = ("waiting", "sleeping", "working", "retrying", "ready", "blocked", "paused")
@@ -74,6 +75,7 @@ class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     attempt: int = 0  # of the activity or task that it waits for
     attempts: int | None = None  # that it may have
     last_error: str | None = None
+    failing: str | None = None  # the type of the activity that failed last, if a run is retrying one
     blocked_reason: str | None = None  # of the contract: history_shape_mismatch and others
     blocked_by: str | None = None  # the worker whose code was blocked
     pause_reason: str | None = None
@@ -190,6 +192,7 @@ def _open(machine: Machine, instance: Instance, run: Run) -> dict[str, Any]:
         "attempt": about.attempt if shown is None else shown.attempt,
         "attempts": about.attempts if shown is None else shown.policy.max_attempts,
         "last_error": error,
+        "failing": None if block is not None or shown is None else shown.scheduled.activity_type,
         "blocked_reason": None if block is None else block.reason,
         "blocked_by": None if block is None else block.blocked_by,
         "pause_reason": paused,
@@ -223,6 +226,16 @@ def _is_put_off(task: Task) -> bool:
 
 def _is_problem(task: Task) -> bool:
     return task.state == "failed" or task.repair_count > 0
+
+
+_VARIES = re.compile(r"\b(?=[0-9A-Za-z-]*\d)[0-9A-Za-z-]{8,}\b|\d+(?:\.\d+)*")
+PATTERN = 160  # characters of an error that count
+
+
+def error_pattern(error: str) -> str:
+    """The first line of an error without its ids and numbers, so that errors of many runs can be compared."""
+    line = next((line for line in error.splitlines() if line.strip()), "")
+    return _VARIES.sub("…", line.strip()[: 2 * PATTERN])[:PATTERN]
 
 
 class _Subject(NamedTuple):

@@ -13,7 +13,7 @@ from msgspec import Struct
 from backstay.kernel.decision import RunRow
 from backstay.kernel.event import HistoryDamaged, Recorded
 from backstay.kernel.values import Micros
-from backstay.kernel.views.causes import Cause, subject
+from backstay.kernel.views.causes import ChainLink, subject
 from backstay.kernel.views.facts import Facts
 from backstay.kernel.views.summary import OPEN_STATES, RunSummary
 from backstay.kernel.views.why_closed import explain_closed
@@ -44,14 +44,14 @@ class Why(Struct, frozen=True, kw_only=True):
     action: HelpfulAction | None = None
     attention: str | None = None
     resume_source: ResumeSource | None = None
-    chain: list[Cause] = []
+    chain: list[ChainLink] = []
 
 
 def explain(
     summary: RunSummary,
     facts: Facts,
     now: Micros,
-    chain: Sequence[Cause] = (),
+    chain: Sequence[ChainLink] = (),
     last: Recorded | None = None,
 ) -> Why:
     """Explain a run. `chain`: how it came there. `last`: the event that closed it, or the event in question."""
@@ -84,7 +84,7 @@ def attention(summary: RunSummary, facts: Facts, now: Micros) -> str | None:
     return _situation(summary, facts, now, None).attention or summary.attention
 
 
-def explain_event(summary: RunSummary, entry: Recorded, chain: Sequence[Cause]) -> Why:
+def explain_event(summary: RunSummary, entry: Recorded, chain: Sequence[ChainLink]) -> Why:
     """Why an event of the run was recorded. `chain`: its causes, itself last."""
     what = f"Event {entry.sequence}, {subject(entry)},"
     own, first = chain[-1], chain[0]

@@ -152,9 +152,16 @@ def _blocked(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
 
 _BLOCKS = {
     "history_shape_mismatch": "the code no longer fits the history of the run",
+    "condition_wait_definition_mismatch": "the code waits for another condition than history has",
+    "workflow_entry_arguments_mismatch": "the arguments do not fit the workflow function",
     "workflow_deadline_exceeded": "its code ran too long without waiting and was interrupted",
     "workflow_task_crashed": "ten workers in a row died while they ran its code",
 }
+
+
+def block_words(reason: str | None) -> str:
+    """Why code is blocked, in words."""
+    return _BLOCKS.get(reason or "", "the code cannot go on")
 
 
 def _overdue(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:

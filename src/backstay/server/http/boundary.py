@@ -19,6 +19,7 @@ _MORE_OF_A_RUN = ("/failures", "/lineage", "/at/{n}", "/replay-difference")
 BOUNDARY = {
     "/api/system/health": "health",
     "/api/overview": "overview",
+    "/api/causes": "overview",
     "/api/wakes": "overview",
     "/api/time-spent": "overview",
     "/api/task-queues": "overview",

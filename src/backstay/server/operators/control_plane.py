@@ -9,6 +9,8 @@ from backstay.engine.node import Node
 from backstay.server.cluster.rates_of_nodes import RatesByQueue
 from backstay.server.limits.admission import QueueAdmission
 from backstay.server.operators.bulk import BulkOperations
+from backstay.server.operators.causes.collector import CauseCollector
+from backstay.server.operators.causes.situation import ProcessState
 from backstay.server.operators.database_check import DatabaseCheck
 from backstay.server.operators.feed import LiveFeed
 from backstay.server.operators.fleet import Fleet
@@ -22,7 +24,8 @@ from backstay.server.workers.worker_registry import WorkerRegistry
 
 
 class ControlPlane:
-    """`rates`: the counts of the queues of a namespace. `revision`: a number that changes with the registries."""
+    """`rates`: the counts of the queues of a namespace. `revision`: a number that changes with the registries. `process`: the state of
+    the server."""
 
     def __init__(
         self,
@@ -34,6 +37,7 @@ class ControlPlane:
         *,
         rates: Callable[[str], Awaitable[RatesByQueue | None]],
         revision: Callable[[], int],
+        process: Callable[[], ProcessState],
     ) -> None:
         engine, store = node.engine, node.store
         self.system_actions = SystemActions(store)
@@ -42,8 +46,9 @@ class ControlPlane:
         self.feed = LiveFeed(engine, settings, revision)
         self.bulks = BulkOperations(store, engine, node.api, self.feed.bulk_moved)
         self.queues = QueueViews(engine, workers, admission, rates)
-        self.overviews = Overviews(node, self.queues, fleet, settings)
         self.database_check = DatabaseCheck(engine)
+        self.causes = CauseCollector(node, self.queues, settings, self.database_check, process)
+        self.overviews = Overviews(node, self.queues, fleet, self.causes)
 
     async def close(self) -> None:
         self.feed.close()

@@ -14,6 +14,7 @@ from msgspec.structs import asdict
 
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
+from backstay.server.operators.causes.collector import CauseCollector
 from backstay.server.operators.tallies import TYPES, Tallies, TypeFigures
 from backstay.store import Store
 from backstay.store.measures import ExtremeRun
@@ -27,6 +28,7 @@ MetricsOf = Callable[[str], Awaitable[dict[str, Any]]]
 
 class AttentionCounts(TypedDict):
     count: int
+    sentence: str
     causes: list[dict[str, Any]]
 
 
@@ -50,8 +52,9 @@ class DashboardAnswer(TypedDict):
 
 
 class Dashboard:
-    def __init__(self, store: Store, now: Callable[[], Micros]) -> None:
+    def __init__(self, store: Store, causes: CauseCollector, now: Callable[[], Micros]) -> None:
         self._store = store
+        self._causes = causes
         self._now = now
         self._tallies = Tallies(store, now)
 
@@ -61,7 +64,7 @@ class Dashboard:
         hour = await self._tallies.read(namespace, "1h")
         week = await self._tallies.read(namespace, "7d")
         started = sum(point.started for point in hour.series)
-        attention = await store.attention_counts(namespace)
+        report = await self._causes.read(namespace)
         workers = metrics["workers"]
         return {
             "generated_at": iso(now),
@@ -75,11 +78,9 @@ class Dashboard:
             "max_exceptions_workflow": _shown(await store.most_failures(namespace, now - WEEK), "exceptions"),
             "workflow_type_health": [_health(one) for one in hour.types[:TYPES]],
             "needs_attention": {
-                "count": sum(one.runs for one in attention),
-                "causes": [
-                    {"cause": one.cause, "count": one.runs, "oldest_at": iso(one.oldest)}
-                    for one in sorted(attention, key=lambda one: (-one.runs, one.cause))
-                ],
+                "count": report.verdict.needs_attention,
+                "sentence": report.verdict.sentence,
+                "causes": msgspec.to_builtins(report.shown_causes()),
             },
             "fleet_overview": {
                 name: workers[name] for name in ("active_workers", "stale", "active_worker_scopes", "scopes")

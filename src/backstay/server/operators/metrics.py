@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from backstay.engine.reading.gaps import FleetGap, find_gaps
+from backstay.engine.reading.gaps import find_gaps
 from backstay.kernel.task import Task
 from backstay.kernel.values import SECOND, Micros, run_of
 from backstay.kernel.views.actions import UNSUPPORTED
@@ -117,7 +117,7 @@ class Observer:
             "oldest_repair_needed_at": optional_iso(min(lost.values(), default=None)),
             "max_repair_needed_age_ms": _age(lost.values(), now),
             "claim_failed": len({task.run for task in failed}),
-            "compatibility_blocked": await self._blocked_runs(namespace, holes),
+            "compatibility_blocked": sum(gap.runs for gap in holes),
         }
         activities = await self._activities(namespace, ready.get("activity"), leased)
         return {
@@ -189,13 +189,6 @@ class Observer:
             "by_status": by_status,
             "archived": sum(one.runs for one in census if one.archived),
         }
-
-    async def _blocked_runs(self, namespace: str, holes: list[FleetGap]) -> int:
-        """Runs with due tasks that no live worker could take, because of its queue, type or build."""
-        store, now = self.server.store, self.server.now
-        return sum(
-            [await store.waiting_runs(namespace, gap.queue, gap.kind, gap.type, gap.build, now) for gap in holes]
-        )
 
     async def _blocked(self, namespace: str, failed: list[Task], damaged: list[DamagedRun]) -> dict[str, Any]:
         """Blocked runs, the oldest first: they go on only after a deployment, a repair or, if damaged, from a backup."""

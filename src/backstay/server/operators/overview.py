@@ -1,4 +1,4 @@
-"""The overview of a namespace in one answer: stranded runs, items that need attention, and recent figures.
+"""The overview of a namespace in one answer: its causes and their verdict, open runs, and recent figures.
 
 Everything is read beside the engine's thread, from indexes. Requests for the same window that come while one is being answered
 share its answer.
@@ -12,29 +12,28 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from backstay.engine.node import Node
-from backstay.engine.reading.gaps import find_gaps
 from backstay.engine.views.certificate import CertificateAnswer, shown_proof
-from backstay.kernel.values import SCHEDULES, SECOND, Micros
+from backstay.kernel.values import SECOND, Micros
 from backstay.kernel.views.summary import OPEN_STATES
 from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server.cluster.topology import unowned
 from backstay.server.limits.admission import QueueAdmission
-from backstay.server.operators import attention
-from backstay.server.operators.attention import AttentionAnswer
+from backstay.server.operators.causes.cause import CauseAnswer, Verdict
+from backstay.server.operators.causes.collector import CauseCollector
+from backstay.server.operators.database_check import DatabaseCheck
 from backstay.server.operators.fleet import Fleet
 from backstay.server.operators.queue_views import QueueState, QueueViews
-from backstay.server.operators.tallies import FlowSeries, FlowTotals, Tallies, TypesAnswer, WindowFigures
+from backstay.server.operators.tallies import FlowSeries, FlowTotals, Tallies, TypesAnswer
 from backstay.server.settings import Settings
 from backstay.server.workers.worker_registry import WorkerRegistry
-from backstay.store import StoredReads
-from backstay.store.figures import OpenSizes, ScheduleCounts, Wakes
+from backstay.store.errors import Unavailable
+from backstay.store.figures import ScheduleCounts, Wakes
 from backstay.store.views import HOUR, MINUTE
 
 QUEUES = 50  # that are shown, those with the oldest tasks first; the others are counted
 SOON = 5 * MINUTE  # the intervals of the next hour
 DAY = 24 * HOUR
-SIZES_EVERY = 10 * SECOND
 
 
 class OverviewStock(Struct, frozen=True, kw_only=True):
@@ -110,7 +109,8 @@ class OverviewAnswer(Struct, frozen=True, kw_only=True):
     engine: Annotated[Literal["here", "elsewhere", "none"], Meta(description="The process that decides.")]
     nodes: OverviewNodes | None
     certificate: CertificateAnswer | None
-    attention: list[AttentionAnswer]
+    verdict: Verdict
+    causes: list[CauseAnswer]
     stock: OverviewStock
     series: FlowSeries
     totals: FlowTotals
@@ -124,15 +124,14 @@ class OverviewAnswer(Struct, frozen=True, kw_only=True):
 class Overviews:
     """`read` answers the route, and anything else that shows these figures. `fleet` None: workers are not known here."""
 
-    def __init__(self, node: Node, queues: QueueViews, fleet: Fleet | None, settings: Settings) -> None:
+    def __init__(self, node: Node, queues: QueueViews, fleet: Fleet | None, causes: CauseCollector) -> None:
         self._node = node
         self._engine = node.engine
         self._store = node.store
         self._queues = queues
         self._fleet = fleet
-        self._settings = settings
+        self._causes = causes
         self._tallies = Tallies(node.store, node.engine.world.now)
-        self._large: dict[str, tuple[Micros, OpenSizes]] = {}
         self._under_way: dict[tuple[str, str], asyncio.Task[OverviewAnswer]] = {}
 
     async def read(self, namespace: str, window: str) -> OverviewAnswer:
@@ -147,24 +146,21 @@ class Overviews:
     async def _read(self, namespace: str, window: str) -> OverviewAnswer:
         store, now = self._store, self._engine.world.now()
         # Two at a time, where the database can: these two take longest.
-        counted, wakes = await asyncio.gather(
-            self._node.open_runs.count(namespace), store.wakes(namespace, now, now + DAY, SOON)
-        )
+        report, wakes = await asyncio.gather(self._causes.read(namespace), store.wakes(namespace, now, now + DAY, SOON))
+        situation = report.situation
+        if situation is None:
+            raise self._engine.down or Unavailable("the database cannot be read")
+        counted = situation.open
         figures = await self._tallies.read(namespace, window)
-        queues = await self._queues.states(namespace)
-        schedules = await schedule_counts(store, namespace, now)
-        engine = "here" if self._engine.holder else "elsewhere" if await store.has_engine() else "none"
-        needs = await self._attention(namespace, engine, figures, queues, schedules, now)
-        if engine == "none":  # first: all else follows from it
-            needs = [*attention.without_engine(counted.runs, schedules.active), *needs]
-        unseen = await self._node.open_runs.without_view(namespace, counted)
+        unseen = situation.unseen
         return OverviewAnswer(
             namespace=namespace,
             window=window,
-            engine=engine,
+            engine=situation.engine,
             nodes=self._nodes(),
             certificate=self._certificate(namespace, now),
-            attention=[one.shown(now) for one in needs],
+            verdict=report.verdict,
+            causes=report.shown_causes(),
             stock=OverviewStock(
                 open=counted.runs,
                 states={state: counted.states.get(state, 0) for state in OPEN_STATES},
@@ -175,9 +171,9 @@ class Overviews:
             series=figures.shown_series(),
             totals=figures.shown_totals(),
             types=figures.shown_types(),
-            queues=self._shown_queues(queues, now),
+            queues=self._shown_queues(situation.queues, now),
             fleet=self._shown_fleet(namespace),
-            schedules=shown_schedules(schedules),
+            schedules=shown_schedules(situation.schedules),
             wakes=shown_wakes(wakes, now),
         )
 
@@ -199,50 +195,6 @@ class Overviews:
         """The last proof, of whatever process. None beside the engine of a file, and until the first pass has ended."""
         proof = self._node.certificate.proof
         return None if proof is None else shown_proof(proof, namespace, now)
-
-    async def _attention(
-        self,
-        namespace: str,
-        engine: str,
-        figures: WindowFigures,
-        queues: list[QueueState],
-        schedules: ScheduleCounts,
-        now: Micros,
-    ) -> list[attention.Attention]:
-        store = self._store
-        proof = self._node.certificate.proof
-        waiting = [group for queue in queues for group in queue.waiting]
-        lonely: list[attention.Attention] = []
-        fleet = self._fleet
-        if fleet is not None and attention.without_worker(fleet, namespace, waiting, (), now):
-            # The index of ready tasks is read only if it is needed.
-            lonely = attention.without_worker(fleet, namespace, waiting, await store.ready_runs(namespace), now)
-        if fleet is not None and any(worker.connection is not None for worker in fleet.live(namespace)):
-            lonely += attention.without_connection(await find_gaps(self._engine, namespace), now)
-        late = await store.overdue(namespace, now - attention.LATE, attention.LATE_LOOKED_AT)
-        large = await self._sizes(namespace, now)
-        damaged = await store.damaged_runs(namespace, attention.DAMAGED_LOOKED_AT)
-        found = [
-            *attention.stranded(0 if proof is None else proof.without_source(namespace)),
-            *attention.damaged(damaged),
-            *attention.stored(await store.attention_counts(namespace), damaged),
-            *lonely,
-            *attention.overdue(late, engine == "elsewhere", now),
-            *attention.late_schedules(schedules, now),
-            *attention.failing(figures),
-            *attention.held_back(self._queues, queues),
-            *attention.over_budget(large),
-        ]
-        return sorted(found, key=lambda one: one.tone != "danger")
-
-    async def _sizes(self, namespace: str, now: Micros) -> OpenSizes:
-        """The sizes of open histories. They grow slowly and all of them are looked at, so they are read now and then only."""
-        known = self._large.get(namespace)
-        if known is None or not 0 <= now - known[0] < SIZES_EVERY:
-            settings = self._settings
-            events, size = settings.continue_as_new_event_threshold, settings.continue_as_new_size_bytes_threshold
-            known = self._large[namespace] = (now, await self._store.open_sizes(namespace, events, size))
-        return known[1]
 
     def _shown_queues(self, queues: list[QueueState], now: Micros) -> OverviewQueues:
         """Queues with the oldest tasks first, and then those without any."""
@@ -286,15 +238,12 @@ def overviews_of(node: Node) -> Overviews:
         settings.worker_forgotten_after_seconds,
     )
     admission = QueueAdmission(node.engine, settings)
-    return Overviews(node, QueueViews(node.engine, workers, admission, _unknown_rates), None, settings)
+    queues = QueueViews(node.engine, workers, admission, _unknown_rates)
+    return Overviews(node, queues, None, CauseCollector(node, queues, settings, DatabaseCheck(node.engine), None))
 
 
 async def _unknown_rates(namespace: str) -> None:
     """A process that does not work counts none."""
-
-
-async def schedule_counts(store: StoredReads, namespace: str, now: Micros) -> ScheduleCounts:
-    return await store.schedule_counts(namespace + SCHEDULES, now + HOUR, now - attention.LATE)
 
 
 def shown_schedules(counts: ScheduleCounts) -> ScheduleCountsAnswer:

@@ -601,7 +601,8 @@ select run from current where owes
 
 -- name: summaries
 select run, workflow, namespace, run_id, workflow_type, state, attention, liveness, wait_kind, queue, build, task_kind, task_type,
-  since, until, sort_timestamp, events, bytes, duration, waits, timeline, timers, lineage, projected, schema, stamp, digest, body
+  since, until, sort_timestamp, events, bytes, duration, waits, timeline, timers, lineage, projected, schema, stamp, digest, body,
+  reason, error, worker
 from workflow_run_summaries
 where run = any(string_to_array($1, ',')::bigint[])
 

@@ -274,7 +274,8 @@ where key = ?
 
 -- name: summaries
 select run, workflow, namespace, run_id, workflow_type, state, attention, liveness, wait_kind, queue, build, task_kind, task_type,
-  since, until, sort_timestamp, events, bytes, duration, waits, timeline, timers, lineage, projected, schema, stamp, digest, body
+  since, until, sort_timestamp, events, bytes, duration, waits, timeline, timers, lineage, projected, schema, stamp, digest, body,
+  reason, error, worker
 from workflow_run_summaries
 where run in (select value from json_each('[' || ? || ']'))
 

@@ -1,7 +1,8 @@
-"""Routes of health and discovery: whether this process is alive and ready, and the findings of a namespace."""
+"""Routes of health and discovery: whether this process is alive and ready, and the causes of a namespace."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -10,7 +11,9 @@ from backstay.protocol.history import iso
 from backstay.server.access.auth import EVERY, OPERATOR
 from backstay.server.http.messages import HttpRequest, HttpResponse
 from backstay.server.http.router import Route
-from backstay.server.operators import findings
+from backstay.server.operators.causes.cause import CHECKS, CauseAnswer, Status, Verdict, worst
+from backstay.server.operators.causes.collector import CausesAnswer
+from backstay.server.operators.causes.of_process import of_process
 from backstay.server.operators.discovery import cluster_info
 from backstay.server.server import Server
 from backstay.store.errors import Unavailable
@@ -23,7 +26,7 @@ class HealthAnswer(Struct, frozen=True, kw_only=True):
 
 
 class NotReadyReason(Struct, frozen=True, kw_only=True):
-    code: Literal["database_unavailable", "engine_elsewhere", "recovering", "draining"]
+    code: Annotated[str, Meta(description="The name of a cause.")]
     message: str
 
 
@@ -34,12 +37,18 @@ class ReadyAnswer(Struct, frozen=True, kw_only=True):
     reasons: Annotated[list[NotReadyReason], Meta(description="Every reason not to send traffic here.")]
 
 
+class CheckAnswer(Struct, frozen=True, kw_only=True):
+    status: Status
+    causes: Annotated[list[str], Meta(description="The names of its causes.")]
+
+
 class SystemHealthAnswer(Struct, frozen=True, kw_only=True):
-    status: Annotated[str, Meta(description="ok, warning or error: that of the worst finding.")]
+    status: Annotated[Status, Meta(description="That of the worst cause.")]
     timestamp: str
     namespace: str
-    checks: dict[str, dict[str, Any]]
-    findings: Annotated[list[dict[str, Any]], Meta(description="What is wrong, worst first.")]
+    verdict: Verdict
+    checks: dict[str, CheckAnswer]
+    causes: Annotated[list[CauseAnswer], Meta(description="Errors first.")]
     operator_metrics: dict[str, Any] | UnsetType = UNSET
 
 
@@ -56,32 +65,22 @@ async def health(server: Server, request: HttpRequest) -> HttpResponse:
 
 async def ready(server: Server, request: HttpRequest) -> HttpResponse:
     """Whether to send traffic here, and if not, every reason why not."""
-    engine = server.engine
-    reasons: list[NotReadyReason] = []
+    process = server.state()
+    reasons = [
+        NotReadyReason(code=cause.name, message=cause.sentence)
+        for cause in of_process(process)
+        if cause.check == "backend_capabilities"
+    ]
     down = await server.control.database_check.trouble()
     if down is not None:
+        # Every caller reads this, so it names no database.
         message = "the database cannot be read or cannot commit; see the log"
-        reasons.append(NotReadyReason(code="database_unavailable", message=message))
-    # A node that has just got shards of others serves everything meanwhile, as any node does.
-    recovering = server.api.stored.exclusive and engine.holder and not server.recovery.up
-    if not engine.active:
-        message = "another process is the engine of this database"
-        reasons.append(NotReadyReason(code="engine_elsewhere", message=message))
-    elif recovering:
-        message = "the engine is starting: it reads open runs and leases"
-        reasons.append(NotReadyReason(code="recovering", message=message))
-    draining = server.draining or server.cluster.drains.asked
-    if draining:
-        why = (
-            "this server is stopping"
-            if server.cluster.drains.ended
-            else "an operator drains this server: it hands its work to others"
-        )
-        reasons.append(NotReadyReason(code="draining", message=why))
+        reasons.insert(0, NotReadyReason(code="database_unavailable", message=message))
+    engine = "recovering" if process.recovering else "ok"
     checks = {
         "database": "ok" if down is None else "unavailable",
-        "engine": "held_by_another_process" if not engine.active else "recovering" if recovering else "ok",
-        "draining": "yes" if draining else "no",
+        "engine": engine if process.engine_active else "held_by_another_process",
+        "draining": "yes" if process.stopping or process.drained else "no",
     }
     status = "not_ready" if reasons else "ready"
     answer = ReadyAnswer(status=status, timestamp=iso(server.now), checks=checks, reasons=reasons)
@@ -89,24 +88,36 @@ async def ready(server: Server, request: HttpRequest) -> HttpResponse:
 
 
 async def system_health(server: Server, request: HttpRequest) -> HttpResponse:
-    """Findings about this namespace, worst first, and the checks they belong to. `metrics=0` leaves the metrics out."""
-    try:
-        wanted = request.query.get("metrics") != "0"
-        problems = await findings.find(server, request.namespace, probe=not wanted)
-        measured = wanted and server.engine.down is None
-        metrics = await server.observer.metrics(request.namespace) if measured else None
-    except Unavailable as unavailable:  # the database went away during the query
-        problems, metrics = [findings.unavailable(unavailable)], None
-    status, now = findings.worst(problems), server.now
+    """The causes of this namespace, worst first, and the checks they belong to. `metrics=0` leaves the metrics out.
+
+    The status of the answer is 503 if this server can do no work: without a database, or without an engine.
+    """
+    report = await server.control.causes.read(request.namespace)
+    metrics: dict[str, Any] | UnsetType = UNSET
+    if request.query.get("metrics") != "0" and server.engine.down is None:
+        with suppress(Unavailable):  # the database went away during the query
+            metrics = await server.observer.metrics(request.namespace)
+    checks: dict[str, CheckAnswer] = {}
+    for name in CHECKS:
+        own = [cause for cause in report.causes if cause.check == name]
+        checks[name] = CheckAnswer(status=worst(own), causes=sorted({cause.name for cause in own}))
     answer = SystemHealthAnswer(
-        status=status,
-        timestamp=iso(now),
+        status=report.verdict.status,
+        timestamp=iso(report.read_at),
         namespace=request.namespace,
-        checks=findings.shown_checks(problems),
-        findings=[finding.view(now) for finding in problems],
-        operator_metrics=UNSET if metrics is None else metrics,
+        verdict=report.verdict,
+        checks=checks,
+        causes=report.shown_causes(),
+        operator_metrics=metrics,
     )
-    return HttpResponse(answer, 503 if status == "error" else 200)
+    stands = checks["backend_capabilities"].status == "error"
+    return HttpResponse(answer, 503 if stands else 200)
+
+
+async def causes(server: Server, request: HttpRequest) -> CausesAnswer:
+    """Why something needs attention, each cause with its number, its subject and the action that helps. It is answered
+    without a database, too."""
+    return (await server.control.causes.read(request.namespace)).shown()
 
 
 ROUTES = [
@@ -114,4 +125,5 @@ ROUTES = [
     Route("GET", "/api/ready", ready, "open", EVERY, told=ReadyAnswer),
     Route("GET", "/api/cluster/info", cluster_info, "discovery", EVERY, any_namespace=True),
     Route("GET", "/api/system/health", system_health, "control", OPERATOR, told=SystemHealthAnswer),
+    Route("GET", "/api/causes", causes, "control", OPERATOR),
 ]

@@ -27,7 +27,8 @@ from backstay.protocol.payloads import decoded, envelope
 from backstay.protocol.tasks import optional_iso
 from backstay.server.http.errors import HttpError, invalid
 from backstay.server.http.messages import HttpRequest
-from backstay.server.operators.overview import ScheduleCountsAnswer, schedule_counts, shown_schedules
+from backstay.server.operators.causes.situation import schedule_counts
+from backstay.server.operators.overview import ScheduleCountsAnswer, shown_schedules
 from backstay.server.server import Server
 
 T = TypeVar("T")

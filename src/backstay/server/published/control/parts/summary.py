@@ -48,6 +48,7 @@ class SummaryAnswer(RunAnswer, frozen=True, kw_only=True):
     attempt: int
     attempts: int | None
     last_error: str | None
+    failing: str | None
     blocked_reason: str | None
     blocked_by: str | None
     pause_reason: str | None

@@ -38,7 +38,7 @@ export function open(app) {
   all["system/health"] = new Resource(
     () =>
       app.api.get("/api/system/health").catch((/** @type {any} */ error) => {
-        if (error.body?.findings) return error.body;
+        if (error.body?.causes) return error.body;
         throw error;
       }),
     app.update,

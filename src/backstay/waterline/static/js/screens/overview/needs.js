@@ -3,19 +3,16 @@
 
 import { confirm } from "../../dialog.js";
 import { h } from "../../dom.js";
-import { button, copy, glyph, link, panel, time, tone, word, workerCommand } from "../../parts.js";
+import { button, copy, glyph, link, panel, reach, time, tone } from "../../parts.js";
 import { plural } from "../../words.js";
 import { queue } from "./figures.js";
 
-/** What an entry counts, and the page that lists it. @param {Api.AttentionAnswer} item @returns {[string, string]} */
-function list({ cause, link: address, task_queue = "" }) {
-  const [, bucket, query] = /^\/api\/flows\/(\w+)\?(.*)/.exec(address) ?? [];
-  if (bucket) return ["run", `/waterline/runs?${query}&bucket=${bucket}`];
-  return cause === "throttled"
-    ? ["task", queue(task_queue)]
-    : cause === "stranded"
-      ? ["run", "/waterline/system"]
-      : ["schedule", "/waterline/schedules?status=active"];
+/** The page that lists what a cause counts. @param {Api.CauseAnswer} item @returns {string} */
+function list({ unit, link: address, subject }) {
+  const [, bucket, query] = /^\/api\/flows\/(\w+)\?(.*)/.exec(address ?? "") ?? [];
+  if (bucket) return `/waterline/runs?${query}&bucket=${bucket}`;
+  if (unit === "task" && subject.task_queue) return queue(subject.task_queue);
+  return unit === "schedule" ? "/waterline/schedules?status=active" : "/waterline/system";
 }
 
 /**
@@ -24,74 +21,62 @@ function list({ cause, link: address, task_queue = "" }) {
  * @param {string} said what was done last
  * @param {(label: string, bulk?: string) => void} done called with what was done
  */
-export function needs(app, { attention }, said, done) {
+export function needs(app, { causes }, said, done) {
   return panel(
     "Needs attention",
     h("span", { class: "second" }, said),
-    attention.length
+    causes.length
       ? h(
           "ul",
           { class: "needs" },
-          ...attention.map((item) => {
-            const colour = item.tone === "danger" ? "red" : "amber";
-            const [unit, to] = list(item);
+          ...causes.map((item) => {
+            const colour = item.severity === "error" ? "red" : "amber";
             return h(
               "li",
-              {
-                key: [item.cause, item.task_queue, item.task_type, item.type, item.build_id, item.workflow_type].join(
-                  " ",
-                ),
-              },
+              { key: item.name + JSON.stringify(item.subject) },
               h(
                 "span",
                 { class: `glyph tone-${colour}`, "aria-hidden": "true" },
-                tone(item.cause) === colour ? glyph(item.cause) : colour === "red" ? "▲" : "↻",
+                tone(item.name) === colour ? glyph(item.name) : colour === "red" ? "▲" : "↻",
               ),
               h("p", { class: "sentence" }, item.sentence),
-              link(to, { class: "number" }, plural(item.count, unit)),
-              h("span", { class: "second number" }, item.oldest_since ? time(item.oldest_since) : null),
-              h("div", { class: "helps second" }, action(item)),
+              link(list(item), { class: "number" }, plural(item.count, item.unit)),
+              h("span", { class: "second number" }, item.since ? time(item.since) : null),
+              h("div", { class: "helps second" }, item.action ? action(item, item.action) : null),
             );
           }),
         )
       : h("p", { class: "sentence" }, "Nothing needs attention."),
   );
 
-  /** What helps: a button where the server can do it, else what to do elsewhere. @param {Api.AttentionAnswer} item */
-  function action(item) {
-    const { verb, label } = item.action;
-    if (verb === "start_worker")
-      return [
-        label,
-        copy(
-          `${workerCommand(app, item.task_queue)}${item.missing === "build" ? ` --build ${word(item.build_id ?? "")}` : ""}`,
-          "the command",
-        ),
-      ];
-    if (!app.commands.some((command) => command.name === verb && command.bulk)) return label;
-    const pass = item.cause !== "repair_needed" && verb === "repair";
+  /**
+   * What helps: a button where the server can do it, and the command to copy where there is one.
+   * @param {Api.CauseAnswer} item
+   * @param {Api.CauseAction} helps
+   */
+  function action(item, helps) {
+    const { operator, command, label } = helps;
+    const how = command ? copy(`${command} ${reach(app)}`, "the command") : null;
+    const pass = operator === "repair_pass";
+    if (!operator || !(pass || app.commands.some((one) => one.name === operator && one.bulk)))
+      return how ? [label, how] : label;
     const not = app.readOnly ?? (pass && !app.isAdmin ? "A repair pass needs the role admin." : null);
-    return button(`${label} …`, () => act(item, pass), { why: not });
+    return [button(`${label} …`, () => act(item, helps), { why: not }), how];
   }
 
   /**
-   * @param {Api.AttentionAnswer} item
-   * @param {boolean} pass a pass over everything, else the command to each run of this cause
+   * @param {Api.CauseAnswer} item
+   * @param {Api.CauseAction} helps a pass over everything, or a command to each run of this cause
    */
-  function act(item, pass) {
-    const { verb, label: title } = item.action;
+  function act(item, { operator, label: title, arguments: given }) {
+    const pass = operator === "repair_pass";
     const label = pass ? title : `${title}: ${plural(item.count, "run")}`;
     const post = (/** @type {boolean} */ dry_run, /** @type {import("../../api.js").Intent} */ intent = {}) =>
       pass
         ? app.api.post("/api/system/repair/pass", {}, dry_run ? { dry_run: 1 } : {})
         : app.api.post(
             "/api/bulk",
-            {
-              action: /** @type {any} */ (verb),
-              filter: { attention: item.cause },
-              expected_count: item.count,
-              dry_run,
-            },
+            { action: /** @type {any} */ (operator), ...given, expected_count: item.count, dry_run },
             {},
             intent,
           );

@@ -48,20 +48,20 @@ export function health(app, all) {
       ]),
     ),
     panel(
-      "Findings",
+      "Causes",
       null,
       ...held(all["system/health"], (data) => [
         table(
-          "findings",
+          "causes",
           [
             ["severity", ({ severity }) => told(severity)],
-            "what=message note",
+            "what=sentence note",
             "count=count number",
-            "oldest=oldest_at time wide",
-            "action=action second wide note",
+            "since=since time wide",
+            "action=action.label second wide note",
           ],
-          data.findings,
-          "message",
+          data.causes,
+          "sentence",
           "There is nothing to report.",
         ),
         h(

@@ -1,4 +1,4 @@
-"""Health says `ok` only when it is so: every finding, for servers that were really brought there, and gone after its cure."""
+"""Every cause is collected, for servers that were really brought there, and is gone after its cure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from backstay.engine.reading import run_search
-from backstay.server.operators.findings import CHECKS
+from backstay.server.operators.causes.cause import CHECKS
 from backstay.store.errors import Unavailable
 
 from . import test_why as states
@@ -21,7 +21,8 @@ PATIENT: dict[str, Any] = {"worker_stale_after_seconds": 360_000, "task_repair_l
 async def health(api: Api, **query: Any) -> dict[str, Any]:
     answer = await api.control("GET", "/system/health", params=query)
     found = answer.json()
-    assert answer.status_code == (503 if found["status"] == "error" else 200), answer.text
+    stands = found["checks"]["backend_capabilities"]["status"] == "error"
+    assert answer.status_code == (503 if stands else 200), answer.text
     return found
 
 
@@ -80,6 +81,16 @@ async def retrying_for_long(api: Api) -> None:
     await api.world.advance(7200)
 
 
+async def task_failed(api: Api) -> None:
+    await states.task_failed(api)
+    await api.world.advance(1)
+
+
+async def blocked(api: Api) -> None:
+    await states.blocked(api)
+    await api.world.advance(1)
+
+
 async def down(api: Api) -> None:
     api.server.engine.down = Unavailable("the disk is full")
 
@@ -93,27 +104,20 @@ async def draining(api: Api) -> None:
 
 
 TABLE: list[tuple[Bring, str, str | None, str, int, dict[str, Any]]] = [
-    # how, status, code, check, count, settings
+    # how, status, name, check, count, settings
     (healthy, "ok", None, "", 0, {}),
-    (states.no_worker_on_queue, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
-    (states.no_worker_of_type, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
-    (states.no_worker_of_activity_type, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
-    (states.no_worker_of_build, "warning", "waiting_for_compatible_worker", "worker_compatibility", 1, {}),
-    (
-        states.no_worker_of_activity_connection,
-        "warning",
-        "waiting_for_compatible_worker",
-        "worker_compatibility",
-        1,
-        {},
-    ),
-    (lease_ended, "warning", "stale_leases", "task_transport", 1, {}),
-    (states.task_failed, "warning", "claim_failed", "task_transport", 1, {}),
-    (states.blocked, "warning", "runs_blocked", "task_transport", 1, {}),
+    (states.no_worker_on_queue, "error", "no_worker", "worker_compatibility", 1, {}),
+    (states.no_worker_of_type, "error", "no_worker", "worker_compatibility", 1, {}),
+    (states.no_worker_of_activity_type, "error", "no_worker", "worker_compatibility", 1, {}),
+    (states.no_worker_of_build, "error", "no_worker", "worker_compatibility", 1, {}),
+    (states.no_worker_of_activity_connection, "error", "no_worker", "worker_compatibility", 1, {}),
+    (lease_ended, "error", "stale_leases", "task_transport", 1, {}),
+    (task_failed, "warning", "retrying", "task_transport", 1, {}),
+    (blocked, "error", "blocked", "task_transport", 1, {}),
     (unoffered, "warning", "dispatch_overdue", "task_transport", 1, {}),
-    (lost, "warning", "repair_needed", "durable_resume_paths", 1, {}),
-    (overdue, "warning", "wakes_overdue", "durable_resume_paths", 1, {}),
-    (late_schedule, "warning", "schedules_overdue", "scheduler_role", 1, {}),
+    (lost, "error", "repair_needed", "durable_resume_paths", 1, {}),
+    (overdue, "error", "overdue", "durable_resume_paths", 1, {}),
+    (late_schedule, "error", "missed_schedules", "scheduler_role", 1, {}),
     (
         long_history,
         "warning",
@@ -122,9 +126,9 @@ TABLE: list[tuple[Bring, str, str | None, str, int, dict[str, Any]]] = [
         1,
         {"continue_as_new_event_threshold": 3},
     ),
-    (retrying, "ok", "activities_retrying", "activity_path", 1, {}),
-    (retrying_for_long, "warning", "activities_retrying", "activity_path", 1, {}),
-    (states.throttled, "ok", "queue_throttled", "routing_health", 1, {"workflow_task_max_active_leases_per_queue": 1}),
+    (retrying, "ok", "retrying", "activity_path", 1, {}),
+    (retrying_for_long, "warning", "retrying", "activity_path", 1, {}),
+    (states.throttled, "ok", "throttled", "routing_health", 1, {"workflow_task_max_active_leases_per_queue": 1}),
     (down, "error", "database_unavailable", "backend_capabilities", 1, {}),
     (elsewhere, "error", "engine_elsewhere", "backend_capabilities", 1, {}),
     (draining, "warning", "draining", "backend_capabilities", 1, {}),
@@ -133,41 +137,41 @@ TABLE: list[tuple[Bring, str, str | None, str, int, dict[str, Any]]] = [
 
 @pytest.mark.contract("MATCH-14", "FLEET-06")
 @pytest.mark.parametrize(
-    ("bring", "status", "code", "check", "count", "settings"), TABLE, ids=lambda one: getattr(one, "__name__", "")
+    ("bring", "status", "name", "check", "count", "settings"), TABLE, ids=lambda one: getattr(one, "__name__", "")
 )
-async def test_every_trouble_is_found(
-    bring: Bring, status: str, code: str | None, check: str, count: int, settings: dict[str, Any]
+async def test_every_cause_is_collected(
+    bring: Bring, status: str, name: str | None, check: str, count: int, settings: dict[str, Any]
 ) -> None:
     async with serving(**PATIENT | settings) as api:
         await bring(api)
         found = await health(api, metrics=0)
-        codes = [one["code"] for one in found["findings"]]
-        assert found["status"] == status, found["findings"]
+        names = [one["name"] for one in found["causes"]]
+        assert found["status"] == found["verdict"]["status"] == status, found["causes"]
         assert tuple(found["checks"]) == CHECKS
-        if code is None:
-            assert codes == []
+        if name is None:
+            assert names == []
             assert {one["status"] for one in found["checks"].values()} == {"ok"}
+            assert found["verdict"]["sentence"] == "The one open run is moving or waiting as it should."
             return
-        assert code in codes, codes
-        finding = found["findings"][codes.index(code)]
-        assert (finding["check"], finding["count"]) == (check, count)
-        expected = {"error": "error", "warning": "warning", "info": "ok"}[finding["severity"]]
-        assert found["checks"][check] == {"status": expected, "findings": [code]}
-        assert finding["message"]
-        assert finding["link"].startswith("/api/")
-        assert finding["action"] or check == "backend_capabilities"
-        if finding["oldest_at"] is not None:
-            assert finding["oldest_age_ms"] >= 0
+        assert name in names, names
+        cause = found["causes"][names.index(name)]
+        assert (cause["check"], cause["count"]) == (check, count)
+        expected = {"error": "error", "warning": "warning", "info": "ok"}[cause["severity"]]
+        assert found["checks"][check] == {"status": expected, "causes": [name]}
+        assert cause["sentence"].endswith((".", "”"))
+        assert cause["link"].startswith("/api/")
+        assert cause["action"]["label"]
+        if cause["since"] is not None:
+            assert cause["age_seconds"] >= 0
         others = {name for name, one in found["checks"].items() if one["status"] != "ok"} - {check}
         assert others <= {"durable_resume_paths"}, "nothing else is called wrong"
         if check != "backend_capabilities":
-            link = await api.control("GET", finding["link"].removeprefix("/api"))
-            assert link.status_code == 200, (finding["link"], link.text)
-        if code == "waiting_for_compatible_worker":
-            assert (
-                bring.__name__.removeprefix("no_worker_of_").removeprefix("no_worker_on_").endswith(finding["missing"])
-            )
-            assert finding["ready_count"] == 1
+            link = await api.control("GET", cause["link"].removeprefix("/api"))
+            assert link.status_code == 200, (cause["link"], link.text)
+        if name == "no_worker":
+            missing = cause["subject"]["missing"]
+            assert bring.__name__.removeprefix("no_worker_of_").removeprefix("no_worker_on_").endswith(missing)
+            assert cause["subject"]["tasks"] == 1
 
 
 @pytest.mark.contract("FLEET-06", "MATCH-14", "ACTION-03")
@@ -203,7 +207,7 @@ async def test_a_gap_of_the_fleet_is_told_everywhere_and_ends_with_a_worker(brin
         assert (await api.control("GET", "/workflows/o-1/detail")).json()["liveness_state"] == f"{kind}_task_ready"
         assert (await api.control("GET", "/flows/running?repair_attention=true")).json()["flows"] == []
         cured = await health(api)
-        assert (cured["status"], cured["findings"]) == ("ok", [])
+        assert (cured["status"], cured["causes"]) == ("ok", [])
         assert cured["operator_metrics"]["runs"]["compatibility_blocked"] == 0
         assert (await api.poll(kind, "worker-9"))["task_id"], "the task was kept"
 
@@ -322,9 +326,9 @@ async def test_a_server_that_recovers_is_not_ready_yet(monkeypatch: pytest.Monke
     async with serving() as api:
         monkeypatch.setattr(api.server.recovery, "_unread", {7})
         answer = await api.http.get("/api/ready")
-        assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (503, "recovering")
+        assert (answer.status_code, answer.json()["reasons"][0]["code"]) == (503, "engine_recovering")
         assert answer.json()["checks"]["engine"] == "recovering"
-        assert (await health(api, metrics=0))["findings"][0]["code"] == "engine_recovering"
+        assert (await health(api, metrics=0))["causes"][0]["name"] == "engine_recovering"
 
 
 async def test_health_of_a_probe_reads_no_history_and_scans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +342,7 @@ async def test_health_of_a_probe_reads_no_history_and_scans_nothing(monkeypatch:
 
         for name in ("load", "history", "mismatched", "event_types", "history_sizes", "count_by_status", "leased"):
             monkeypatch.setattr(store, name, forbidden)
-        assert (await health(api, metrics=0))["status"] == "warning"
+        assert (await health(api, metrics=0))["status"] == "error"
 
 
 @pytest.mark.contract("MATCH-02")
@@ -356,11 +360,9 @@ async def test_only_the_tasks_of_a_connection_that_no_worker_serves_are_a_gap(
         await api.control("DELETE", "/workers/worker-1")
         await api.register("american", connection="us")
         await api.world.advance(1)
-        (missing,) = [one for one in (await health(api))["findings"] if one["code"] == "waiting_for_compatible_worker"][
-            :1
-        ]
+        missing = next(one for one in (await health(api))["causes"] if one["name"] == "no_worker")
         gaps = (await health(api))["operator_metrics"]["compatibility"]["gaps"]
-        assert missing["missing"] == "connection"
+        assert missing["subject"]["missing"] == "connection"
         assert sorted((gap["connection"] or "", gap["ready_count"]) for gap in gaps) == [("", 1), ("eu", 1)]
         for query in ("attention=no_worker", "liveness_state=activity_task_waiting_for_compatible_worker"):
             flows = (await api.control("GET", f"/flows/running?{query}")).json()["flows"]
@@ -371,6 +373,6 @@ async def test_only_the_tasks_of_a_connection_that_no_worker_serves_are_a_gap(
         told = (await api.control("GET", "/workflows/far/why")).json()["sentence"]
         assert "none of them takes activity charge with connection 'eu' (live: us)" in told
         overview = (await api.control("GET", "/overview")).json()
-        sentences = [one["sentence"] for one in overview["attention"] if one["cause"] == "no_worker"]
+        sentences = [one["sentence"] for one in overview["causes"] if one["name"] == "no_worker"]
         assert any("takes connection 'eu': 1 task waits for activity charge" in one for one in sentences)
         assert len(sentences) == 2
