@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from backstay.server.operators.causes.cause import CHECKS
 from backstay.store.errors import Unavailable
 
 from . import test_why as states
-from .kit import Api, serving, settle, sql
+from .kit import TOKEN, Api, serving, settle, sql
 
 Bring = Callable[[Api], Awaitable[None]]
 PATIENT: dict[str, Any] = {"worker_stale_after_seconds": 360_000, "task_repair_loop_throttle_seconds": 3600}
@@ -24,6 +25,49 @@ async def health(api: Api, **query: Any) -> dict[str, Any]:
     stands = found["checks"]["backend_capabilities"]["status"] == "error"
     assert answer.status_code == (503 if stands else 200), answer.text
     return found
+
+
+NUMBERS = ("name", "severity", "count", "unit", "exact", "sentence")
+
+
+async def all_surfaces_agree(api: Api, found: dict[str, Any]) -> None:
+    """The same causes with the same numbers everywhere at the same moment. The clock of these tests stands still."""
+
+    def numbers(causes: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [tuple(cause[name] for name in NUMBERS) for cause in causes]
+
+    async def get(path: str) -> dict[str, Any]:
+        answer = await api.control("GET", path)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    said = numbers(found["causes"])
+    alone = await get("/causes")
+    assert (numbers(alone["causes"]), alone["verdict"]) == (said, found["verdict"])
+    overview = await get("/overview")
+    assert (numbers(overview["causes"]), overview["verdict"]) == (said, found["verdict"])
+    assert overview["stock"]["open"] == alone["open_runs"]
+    needs = (await get("/stats"))["needs_attention"]
+    assert numbers(needs["causes"]) == said
+    assert (needs["count"], needs["sentence"]) == (found["verdict"]["needs_attention"], found["verdict"]["sentence"])
+    scraped = (await api.http.get("/metrics", headers={"Authorization": f"Bearer {TOKEN}"})).text
+    gauge = Counter[str]()
+    for cause in found["causes"]:
+        gauge[f'backstay_causes{{namespace="default",cause="{cause["name"]}",severity="{cause["severity"]}"}}'] += (
+            cause["count"]
+        )
+    lines = [line for line in scraped.splitlines() if line.startswith("backstay_causes{")]
+    assert sorted(lines) == sorted(f"{place} {count}" for place, count in gauge.items())
+    queues = {queue["name"]: queue for queue in (await get("/task-queues"))["task_queues"]}
+    for cause in found["causes"]:
+        if cause["name"] == "throttled":
+            queue = queues[cause["subject"]["task_queue"]]
+            assert queue["stats"]["approximate_backlog_count"] == cause["count"]
+            assert cause["sentence"].endswith(queue["throttled_because"])
+        listed = cause["link"].partition("?")
+        if cause["unit"] == "run" and cause["name"] in ("blocked", "retrying", "no_worker", "overdue"):
+            bucket = listed[0].removeprefix("/api/flows/")
+            assert (await get(f"/flows/{bucket}/count?{listed[2]}"))["count"] == cause["count"], cause["link"]
 
 
 async def healthy(api: Api) -> None:
@@ -148,6 +192,7 @@ async def test_every_cause_is_collected(
         names = [one["name"] for one in found["causes"]]
         assert found["status"] == found["verdict"]["status"] == status, found["causes"]
         assert tuple(found["checks"]) == CHECKS
+        await all_surfaces_agree(api, found)
         if name is None:
             assert names == []
             assert {one["status"] for one in found["checks"].values()} == {"ok"}

@@ -38,6 +38,7 @@ async def scrape(server: Server, request: HttpRequest) -> HttpResponse:
         *engine_families(server.engine, states, server.node.projector.lag),
         *await node_families(server.node),
         *_of_server(server, namespaces),
+        await _causes(server, namespaces),
     ]
     if request.bound is not None:
         families = [found for family in families if (found := _only(family, request.bound)).samples]
@@ -49,6 +50,19 @@ def _only(family: MetricFamily, namespace: str) -> MetricFamily:
     """The samples of this namespace."""
     kept = [sample for sample in family.samples if sample.labels.get("namespace") == namespace]
     return family._replace(samples=kept)
+
+
+async def _causes(server: Server, namespaces: list[str]) -> MetricFamily:
+    """Every cause with its number, also when the database cannot be read."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for namespace in namespaces:
+        for cause in (await server.control.causes.read(namespace)).causes:
+            counts[namespace, cause.name, cause.severity] += cause.count
+    samples = [
+        Sample({"namespace": namespace, "cause": name, "severity": severity}, count)
+        for (namespace, name, severity), count in counts.items()
+    ]
+    return MetricFamily("backstay_causes", "gauge", "What needs attention, by cause; see GET /api/causes.", samples)
 
 
 def _of_server(server: Server, namespaces: list[str]) -> list[MetricFamily]:
