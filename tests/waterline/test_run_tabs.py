@@ -387,6 +387,14 @@ def test_a_failed_grandchild_is_reached_from_its_grandparent(page: Page) -> None
     expect(page.get_by_text("world_code:CardDeclined found by recorded class")).to_be_visible()
 
 
+def test_a_parent_says_how_its_children_are(page: Page) -> None:
+    page.goto(at("family-1", "lineage"))
+    children = page.get_by_role("group", name="its children")
+    expect(children).to_contain_text("4 children")
+    expect(children).to_contain_text(re.compile(r"completed\s*2"))
+    expect(children).to_contain_text(re.compile(r"waiting\s*2"))
+
+
 def test_runs_that_were_continued_are_one_family(page: Page) -> None:
     page.goto(at("poller-1", "lineage"))
     expect(page.locator(".kin")).to_have_count(4)
@@ -394,22 +402,37 @@ def test_runs_that_were_continued_are_one_family(page: Page) -> None:
     expect(page.locator(".kin[aria-current]")).to_contain_text("run 4")
 
 
-@pytest.mark.parametrize("tab", ["timeline", "failures"])  # the first one, and the one about what went wrong
-def test_the_replay_difference_stands_in_two_columns(page: Page, tab: str) -> None:
+@pytest.mark.parametrize("tab", ["timeline", "export"])  # the first one, and one that is about something else
+def test_history_and_code_stand_side_by_side_under_the_sentence(page: Page, tab: str) -> None:
     page.goto(at("shipping-1", tab))
-    expect(page.get_by_role("columnheader")).to_have_text(["recorded", "code asked for"])
-    first = page.locator(".difference .first")
+    unfit = page.get_by_role("region", name="history and code")
+    expect(unfit.get_by_role("columnheader")).to_have_text(["recorded", "code asked for"])
+    first = unfit.locator(".first")
     expect(first.get_by_role("cell").nth(0)).to_contain_text("1: activity pick")
     expect(first.get_by_role("cell").nth(1)).to_have_text("timer")
-    expect(page.get_by_text("No other open run of this type has the same difference.")).to_be_visible()
+    expect(unfit.get_by_text("No other open run of this type has the same difference.")).to_be_visible()
+    above, below = page.get_by_role("region", name="why").bounding_box(), unfit.bounding_box()
+    assert above is not None
+    assert below is not None
+    assert abs(above["y"] + above["height"] - below["y"]) < 1
+    # To try the same code again would block the run again: what helps is other code, and the way to test it.
+    expect(page.get_by_role("region", name="why")).to_contain_text("Deploy code that fits")
+    expect(page.get_by_role("region", name="why").get_by_role("button", name="Repair")).to_have_count(0)
+    expect(unfit.get_by_text("dw verdict shipping-1 --app FILE")).to_be_visible()
+    unfit.get_by_text("What blocked it").click()
+    expect(unfit).to_contain_text("blocked by")
 
     def also(told: Any) -> None:
-        told |= {"same_block_count": 1, "same_block": [{"workflow_id": "shipping-2", "run_id": "R", "message": ""}]}
+        same = [{"workflow_id": f"shipping-{n}", "run_id": f"R{n}", "message": ""} for n in range(2, 25)]
+        told |= {"same_block_count": 23, "same_block": same}
 
     retold(page, "replay-difference", also)
     page.reload()
-    expect(page.get_by_text("1 other open run of this type has the same difference")).to_be_visible()
-    expect(page.get_by_role("link", name="shipping-2")).to_have_attribute("href", re.compile("shipping-2/R"))
+    expect(unfit).to_contain_text("23 other runs have the same difference")
+    expect(unfit.get_by_role("link", name="shipping-2")).to_have_attribute("href", re.compile("shipping-2/R2"))
+    expect(unfit.get_by_role("link", name="all blocked runs of shipping")).to_have_attribute(
+        "href", "/waterline/runs?attention=blocked&workflow_type=shipping&bucket=running"
+    )
 
 
 def test_the_export_is_downloaded_and_verifies(page: Page) -> None:

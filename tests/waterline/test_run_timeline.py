@@ -56,7 +56,13 @@ def row(page: Page, name: str | re.Pattern[str]) -> Locator:
         ("shipping-1", "blocked", "Blocked for", "Deploy code that fits the recorded steps", "Workflow code"),
         ("stranded-1", "no worker", "No live worker serves queue 'nowhere'", "dw worker FILE", "Workflow code"),
         ("delivery-1", "retrying", "carrier has failed 1 of 21 times", "Retry now", "Step 1: carrier"),
-        ("family-1", "waiting", "Waits for child", "Look at the child", "Step 3: patient_child"),
+        (
+            "family-1",
+            "waiting",
+            "Waits for 2 of 4 children (patient_child)",
+            "Look at its children",
+            "Step 3: patient_child",
+        ),
         ("order-1", "failed", "the card was declined for 4200 cents", None, "Step 2: charge"),
     ],
 )

@@ -100,7 +100,15 @@ STATES: dict[str, tuple[Callable[[], Flow], dict[str, Any]]] = {
     "a condition": (at(OpenConditionWait(condition_key="paid")), {"state": "waiting", "wait_name": "paid"}),
     "a child": (
         at(StartChildWorkflow(workflow_type="ship")),
-        {"state": "waiting", "wait_kind": "child", "since": T0, "steps": 1},
+        {"state": "waiting", "wait_kind": "child", "since": T0, "steps": 1, "children": 1, "open_children": 1},
+    ),
+    "children of one type": (
+        at(StartChildWorkflow(workflow_type="ship"), StartChildWorkflow(workflow_type="ship")),
+        {"children": 2, "open_children": 2, "child_type": "ship"},
+    ),
+    "children of two types": (
+        at(StartChildWorkflow(workflow_type="ship"), StartChildWorkflow(workflow_type="bill")),
+        {"children": 2, "open_children": 2, "child_type": None},
     ),
     "an update": (updating, {"state": "ready", "wait_kind": "update", "wait_name": "add"}),
     "somebody paused it": (paused, {"state": "paused", "since": instant(7), "attention": None}),

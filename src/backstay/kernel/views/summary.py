@@ -81,6 +81,9 @@ class RunSummary(Struct, frozen=True, kw_only=True, omit_defaults=True):
     pause_reason: str | None = None
     step: int | None = None  # the step that it waits for
     steps: int = 0  # how many of its steps are open
+    children: int = 0  # of all that it has started, if it waits for one
+    open_children: int = 0
+    child_type: str | None = None  # of the open ones, if they have one type
     task_problem: bool = False
     can_repair: bool = False
     exception_count: int = 0
@@ -198,6 +201,7 @@ def _open(machine: Machine, instance: Instance, run: Run) -> dict[str, Any]:
         "pause_reason": paused,
         "step": about.step,
         "steps": _steps(run),
+        **(_family(run) if wait.kind == "child" else {}),
         "task_problem": lost or any(_is_problem(one) for one in tasks if one.kind == "workflow"),
         "can_repair": lost or any(one.state == "failed" for one in tasks),
         "wake": instance.next_wake,
@@ -287,6 +291,16 @@ def _subject(instance: Instance, run: Run, wait: OpenWait) -> _Subject:
         case _:
             pass
     return _Subject(None, run.last_at)
+
+
+def _family(run: Run) -> dict[str, Any]:
+    children = run.part(Children)
+    types = {child.scheduled.child_workflow_type for child in children.open.values()}
+    return {
+        "children": len(children.steps),
+        "open_children": len(children.open),
+        "child_type": types.pop() if len(types) == 1 else None,
+    }
 
 
 def _timeout(timers: dict[int, TimerScheduled], step: int) -> Micros | None:

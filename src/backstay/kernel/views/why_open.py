@@ -143,12 +143,16 @@ def _blocked(summary: RunSummary, facts: Facts, now: Micros) -> Said | None:
     what = _BLOCKS.get(summary.blocked_reason or "", "its code cannot go on")
     by = f" by {one_line(summary.blocked_by)}" if summary.blocked_by else ""
     sentence = f"Blocked for {whole_span(now - summary.since)}{by}: {what}{where}: {quoted(summary.last_error)}."
-    code = f" than {block.fingerprint[:16]}" if block is not None and block.fingerprint else ""
-    itself = f"it is retried when a worker with different code{code} connects"
+    itself = "it is retried when a worker with different code connects"
     # The same code, tried again, would block again.
-    action = _not_here(*DEPLOY) if summary.blocked_reason == "history_shape_mismatch" else REPAIR
+    action = _not_here(*DEPLOY) if summary.blocked_reason in _OF_CODE else REPAIR
     return Said("blocked", "danger", sentence, summary.since, None, itself, action, "blocked")
 
+
+_OF_CODE = frozenset(
+    {"history_shape_mismatch", "condition_wait_definition_mismatch", "workflow_entry_arguments_mismatch"}
+)
+"""Reasons for a block that only other code ends."""
 
 _BLOCKS = {
     "history_shape_mismatch": "the code no longer fits the history of the run",
@@ -327,8 +331,12 @@ def _waiting(summary: RunSummary, facts: Facts, now: Micros) -> Said:
             sentence = f"Update {name or 'of its caller'} is accepted and waits for the code of the run."
             act = None
         case "child":
-            sentence = f"Waits for child {name} for {waited}{_others(summary)}."
-            act = HelpfulAction(verb="open_child", label="Look at the child", target=name)
+            sentence = f"Waits for {_children(summary)} for {waited}{_others(summary, summary.open_children)}."
+            act = (
+                HelpfulAction(verb="open_children", label="Look at its children")
+                if summary.open_children > 1
+                else HelpfulAction(verb="open_child", label="Look at the child", target=name)
+            )
         case "activity":
             sentence = f"{_activity(summary)} waits for its place in its group, for {waited}."
             act = None
@@ -383,6 +391,14 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _others(summary: RunSummary) -> str:
-    others = summary.steps - 1
+def _children(summary: RunSummary) -> str:
+    if summary.open_children < 2:
+        return f"child {summary.wait_name}"
+    of = f" of {summary.children}" if summary.children > summary.open_children else ""
+    return f"{summary.open_children}{of} children" + (f" ({summary.child_type})" if summary.child_type else "")
+
+
+def _others(summary: RunSummary, told: int = 1) -> str:
+    """The open steps beside those that the sentence has told of."""
+    others = summary.steps - max(told, 1)
     return "" if others < 1 else "; 1 other step is open" if others == 1 else f"; {others} other steps are open"

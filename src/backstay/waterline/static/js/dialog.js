@@ -12,11 +12,13 @@ let open = null;
  * @param {string} title
  * @param {(dialog: {close: () => void, update: () => void}) => any} view
  * @param {() => void} [closed]
+ * @param {string} [look]
  */
-export function show(title, view, closed) {
+export function show(title, view, closed, look) {
   open?.element.close();
   const element = document.createElement("dialog");
   element.setAttribute("aria-label", title);
+  if (look) element.className = look;
   document.body.append(element);
   const before = document.activeElement;
   const close = () => element.close();

@@ -15,12 +15,12 @@ export const PLACES = /** @type {[string, string, string][]} name, address, key 
 
 /**
  * What the bar shows and does. `arrive`: called when the address has changed.
- * @typedef {{app: App, reached: boolean, streaming: boolean, namespaces: any[], find: (text: string) => void,
+ * @typedef {{app: App, reached: boolean, streaming: boolean, namespaces: any[], openPalette: () => void,
  *   signOut: () => void, arrive: () => void}} Frame
  */
 
 /** The bar above the screen. @param {Frame} frame */
-export function bar({ app, reached, streaming, namespaces, find, signOut, arrive }) {
+export function bar({ app, reached, streaming, namespaces, openPalette, signOut, arrive }) {
   return h(
     "div",
     { class: "top" },
@@ -49,27 +49,10 @@ export function bar({ app, reached, streaming, namespaces, find, signOut, arrive
         ),
       ),
       h("span", { class: "grow" }),
-      h(
-        "form",
-        {
-          role: "search",
-          on: {
-            submit: (/** @type {any} */ event) => {
-              event.preventDefault();
-              find(event.target.elements.q.value.trim());
-            },
-          },
-        },
-        h("input", {
-          type: "search",
-          name: "q",
-          id: "find",
-          "aria-label": "find a run",
-          placeholder: "find a run  /",
-          autocomplete: "off",
-          spellcheck: "false",
-        }),
-      ),
+      button([h("span", null, "Find or do"), h("kbd", null, "Ctrl K")], openPalette, {
+        class: "finding",
+        "aria-keyshortcuts": "Control+K /",
+      }),
       namespacePicker(app, namespaces, arrive),
       app.session.authenticated && app.session.session_id
         ? button("Sign out", signOut, { class: "plain", title: `signed in as ${app.session.role}` })

@@ -1,6 +1,7 @@
 // The frame around the screens: session, namespace, current screen and live updates.
 
 import { api, asProblem } from "./api.js";
+import { isOpen } from "./dialog.js";
 import { h, patch } from "./dom.js";
 import { bar, foot, nowhere, PLACES } from "./frame.js";
 import { common, useKeys } from "./keys.js";
@@ -121,7 +122,7 @@ function draw() {
     root,
     app.session
       ? [
-          bar({ app, reached, streaming, namespaces, find, signOut, arrive }),
+          bar({ app, reached, streaming, namespaces, openPalette, signOut, arrive }),
           h(
             "main",
             { tabindex: "-1", id: "main" },
@@ -222,7 +223,22 @@ setInterval(() => {
   if (document.visibilityState === "visible" && app.session && !isAbsolute()) app.update();
 }, 1000); // times that pass
 
-common["/"] = ["find a run", () => document.getElementById("find")?.focus()];
+/** The palette. It is loaded when it is opened first. */
+function openPalette() {
+  if (app.session)
+    void import("./screens/palette.js").then(
+      (module) => module.palette(app, (text) => void find(text)),
+      () => location.reload(),
+    );
+}
+
+common["/"] = ["find a run, or do something", openPalette];
+common["Ctrl K"] = ["the same, also while you write", openPalette];
+addEventListener("keydown", (event) => {
+  if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.altKey || event.shiftKey) return;
+  event.preventDefault(); // else the browser's own search
+  if (!isOpen()) openPalette();
+});
 common["t"] = [
   "exact or relative times",
   () => {

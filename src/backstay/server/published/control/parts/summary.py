@@ -54,6 +54,9 @@ class SummaryAnswer(RunAnswer, frozen=True, kw_only=True):
     pause_reason: str | None
     step: int | None
     steps: int
+    children: int
+    open_children: int
+    child_type: str | None
     task_problem: bool
     can_repair: bool
     exception_count: int

@@ -117,10 +117,13 @@ export function actions(ctx, reload) {
         return h(
           "p",
           { class: "help" },
+          h("b", null, action.label),
           h("span", { class: "second" }, h("bdi", null, `${capital(action.reason)}.`)),
           command ? [h("code", null, command), copy(command, "the command")] : null,
         );
       }
+      if (action.verb === "open_children")
+        return link(`${runAddress(id, ctx.run)}?tab=lineage`, { class: "button primary" }, action.label);
       if (action.verb === "open_child" || action.verb === "open_run")
         return link(
           action.verb === "open_run" ? runAddress(id, action.target) : runAddress(action.target),

@@ -1,15 +1,13 @@
-// Failures: each with its place, and whether code handled it. For a blocked run: the difference of history and code.
+// Failures: each with its place, and whether code handled it. Why a run is blocked stands under its sentence.
 
 import { h } from "../../dom.js";
 import { copy, empty, facts, held, link, mono, panel, pre, sign, time, words } from "../../parts.js";
 import { payload } from "../../payload.js";
-import { difference } from "./difference.js";
 import { pages } from "./rows.js";
 
 /** @param {import("./page.js").Context} ctx @returns {import("./page.js").Tab} */
 export function tab(ctx) {
   const { list, moved, route, turn } = pages(ctx, "failures", 20);
-  const replay = difference(ctx);
 
   /** @param {any} failure */
   const one = (failure) => {
@@ -50,18 +48,14 @@ export function tab(ctx) {
   return {
     view: () =>
       [
-        ...replay.view(),
         held(list, ({ failures, next_after }) => [
-          failures.length || replay.blocked()
+          failures.length
             ? failures.map((/** @type {any} */ each) => ({ ...one(each), key: each.failure_id }))
             : empty("Nothing has failed. The tab Activities lists attempts that are retried."),
           turn(next_after),
         ]),
       ].flat(),
-    moved: () => {
-      moved();
-      replay.moved();
-    },
+    moved,
     route,
   };
 }

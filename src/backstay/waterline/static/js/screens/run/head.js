@@ -19,6 +19,7 @@ import {
 } from "../../parts.js";
 import { bytes, count, exact, now, span } from "../../words.js";
 import { actions } from "./actions.js";
+import { difference } from "./difference.js";
 
 /**
  * What it needs attention for. Only the sentence knows the workers there are.
@@ -34,6 +35,8 @@ export function head(ctx, reload) {
     ctx.update,
   );
   const act = actions(ctx, reload);
+  /** Of a run that is blocked: what its code asked for, beside its history. @type {ReturnType<typeof difference> | null} */
+  let unfit = null;
   let chain = false;
   let state = "";
   /** The run that was shown first: one that is continued meanwhile is said to be. @type {any} */
@@ -169,7 +172,10 @@ export function head(ctx, reload) {
       const known = runs.data?.runs.find((/** @type {any} */ one) => one.run_id === data.run_id);
       if (!alone(data) && known?.status !== data.status) void runs.load();
     },
-    moved: () => act.moved(),
+    moved: () => {
+      act.moved();
+      unfit?.moved();
+    },
     view() {
       const { data } = ctx.summary;
       return h(
@@ -203,6 +209,7 @@ export function head(ctx, reload) {
             )
           : null,
         sentence(),
+        data?.state === "blocked" ? (unfit ??= difference(ctx)).view() : null,
         data ? facts(data) : h("dl", { class: "line" }),
       );
     },

@@ -3,7 +3,7 @@
 import { Resource } from "../../api.js";
 import { h } from "../../dom.js";
 import { badge, empty, held, link, mono, runAddress, time, words } from "../../parts.js";
-import { plural } from "../../words.js";
+import { count, plural } from "../../words.js";
 
 /** @type {Record<string, string>} */
 const AT_PARENT_CLOSE = {
@@ -69,9 +69,33 @@ export function tab(ctx) {
     return first ? up(parents, first, item(first, [...others.map((other) => item(other, [])), below])) : below;
   }
 
+  /** How its children are, in one line. @param {any} run */
+  function children({ children: shown, children_count: all = 0 }) {
+    const own = shown.filter((/** @type {any} */ node) => node.link?.link_type === "child_workflow");
+    if (own.length < 2) return null;
+    /** @type {Map<string, number>} */
+    const states = new Map();
+    for (const node of own) states.set(node.status ?? "unknown", (states.get(node.status ?? "unknown") ?? 0) + 1);
+    return h(
+      "p",
+      { class: "chips", role: "group", "aria-label": "its children", key: "children" },
+      h(
+        "b",
+        null,
+        own.length < all
+          ? `${count(own.length)} of ${plural(all, "child", "children")}`
+          : plural(own.length, "child", "children"),
+      ),
+      ...[...states].map(([state, number]) =>
+        h("span", null, badge(state), " ", h("span", { class: "number" }, count(number))),
+      ),
+    );
+  }
+
   return {
     view: () =>
       held(tree, ({ parents, run, runs, complete }) => [
+        children(run),
         h("ul", { class: "lineage", "aria-label": "family of the run" }, up(parents, run, down(run))),
         runs === 1 ? empty("This is the first run of its workflow. It has no parent and no children.") : null,
         complete

@@ -6,7 +6,6 @@ import { h } from "../../dom.js";
 import { held } from "../../parts.js";
 import { RowWindow } from "../../window.js";
 import { count, plural } from "../../words.js";
-import { difference } from "./difference.js";
 import { laidOut, NOTHING } from "./layout.js";
 import { Outline } from "./outline.js";
 import { codeSide, marksSide, stepSide } from "./step.js";
@@ -45,8 +44,6 @@ export function tab(ctx) {
   let view = NOTHING;
   let picked = 0;
   let soon = 0;
-  /** @type {ReturnType<typeof difference> | null} */
-  let replay = null;
   void refresh();
 
   async function refresh() {
@@ -243,22 +240,10 @@ export function tab(ctx) {
     );
   }
 
-  /** Why its code does not fit, before everything else: only of a run that is blocked. */
-  function unfit() {
-    if (ctx.summary.data?.state !== "blocked") return [];
-    replay ??= difference(ctx);
-    return replay.view();
-  }
-
   return {
-    view: () => [
-      ...unfit(),
-      past.slider(),
-      h("div", { class: "timeline" }, held(loaded, chart), loaded.data ? aside() : null),
-    ],
+    view: () => [past.slider(), h("div", { class: "timeline" }, held(loaded, chart), loaded.data ? aside() : null)],
     // A long run that moves all the time is drawn anew once a second: laying it out takes a while.
     moved: () => {
-      replay?.moved();
       soon ||= setTimeout(
         () => {
           soon = 0;

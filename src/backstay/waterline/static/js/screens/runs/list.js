@@ -91,7 +91,7 @@ export function table(picks, data, current) {
     on: { click: () => picks.take(all ? [] : data.rows.map((row) => row.run_id)) },
   });
   return [
-    data.among === null
+    !data.among
       ? null
       : h(
           "p",
