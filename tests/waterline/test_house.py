@@ -266,7 +266,9 @@ def test_a_server_that_is_ill_still_says_why(page: Page, complaints: Complaints)
     complaints.allow("503")
     page.route("**/api/system/health", lambda route: route.fulfill(response=route.fetch(), status=503))
     page.goto("/waterline/system")
-    expect(page.get_by_role("region", name="findings", exact=True).get_by_text("1 run is blocked")).to_be_visible()
+    expect(
+        page.get_by_role("region", name="causes", exact=True).get_by_text("1 shipping run is blocked")
+    ).to_be_visible()
 
 
 def test_an_administrator_makes_a_token_for_a_viewer_and_takes_it_back(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+from contextlib import closing
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from .conftest import NewPage
-from .kit import Complaints, ServerProcess, WorkerProcess, axe, looks, settled
+from .kit import VERSIONS, Complaints, ServerProcess, WorkerProcess, axe, looks, settled
 from .world import CODE, World
 
 HERE = "/waterline/"
@@ -30,24 +33,69 @@ def answer(page: Page, world: World, **changes: Any) -> None:
     page.route("**/api/overview?*", lambda route: route.fulfill(json=body))
 
 
+def headline(page: Page) -> Any:
+    return page.get_by_role("heading", level=1)
+
+
 def test_a_stuck_run_is_found_from_the_overview(page: Page) -> None:
     page.goto(HERE)
-    expect(page.get_by_role("heading", level=1)).to_have_text(
-        re.compile(r"^✓ [\d,]+ open runs?, 0 stranded, proven \d+ s ago( for [\d,]+)?$")
-    )
+    expect(headline(page)).to_have_text(re.compile(r"^▲ \d+ things need attention$"))
+    expect(page.get_by_text("✓")).to_have_count(0)
+    expect(
+        page.get_by_text(re.compile("^Every open run has something on disk that will resume it, checked"))
+    ).to_be_visible()
     needs = panel(page, "Needs attention")
-    blocked = needs.get_by_role("listitem").filter(has_text=re.compile("blocked: .* code does not fit"))
+    blocked = needs.get_by_role("listitem").filter(
+        has_text=re.compile("1 shipping run is blocked by .* no longer fits")
+    )
     lonely = needs.get_by_role("listitem").filter(has_text="No live worker serves queue 'nowhere'")
+    expect(lonely.get_by_text("dw worker FILE --queue nowhere")).to_be_visible()
     expect(lonely.get_by_role("button", name="copy the command")).to_be_visible()
-    lonely.get_by_role("link").click()
+    lonely.get_by_role("link", name="Show 1 run").click()
     expect(page).to_have_url(re.compile("/waterline/runs[?]"))
     assert asked(page) == {"attention": ["no_worker"], "queue": ["nowhere"], "bucket": ["running"]}
     page.go_back()
-    blocked.get_by_role("link").click()
+    blocked.get_by_role("link", name="Show 1 run").click()
     expect(page).to_have_url(re.compile("/waterline/runs[?]"))
-    assert asked(page) == {"attention": ["blocked"], "bucket": ["running"]}
+    assert asked(page) == {"attention": ["blocked"], "workflow_type": ["shipping"], "bucket": ["running"]}
     expect(page.get_by_role("link", name="shipping-1")).to_be_visible()
     expect(page.get_by_role("link", name="stranded-1")).to_have_count(0)
+    page.go_back()
+    # To try the same code again is no help, so there is no button for it.
+    expect(blocked.get_by_role("button")).to_have_count(0)
+    blocked.get_by_role("link", name="history and code side by side").click()
+    expect(page.get_by_role("region", name="history and code")).to_be_visible()
+
+
+def test_how_the_open_runs_are_leads_to_them(page: Page) -> None:
+    page.goto(HERE)
+    states = page.get_by_role("list", name="open runs by state")
+    expect(states.get_by_role("link", name=re.compile("1 blocked"))).to_be_visible()
+    states.get_by_role("link", name=re.compile("sleeping")).click()
+    expect(page).to_have_url(re.compile("/waterline/runs[?]state=sleeping&bucket=running$"))
+
+
+def test_a_database_that_is_locked_is_said_at_once(
+    lone: ServerProcess, new_page: NewPage, complaints: Complaints
+) -> None:
+    complaints.allow("503")
+    start = {"workflow_type": "reminder", "workflow_id": "r-1", "task_queue": "default", "input": [9]}
+    with WorkerProcess(lone.log.parent, CODE, lone.url, "default").ready():
+        assert lone.call("POST", "/workflows", start).status_code == 201
+        page = new_page(base_url=lone.url)
+        page.goto(HERE)
+        expect(headline(page)).to_have_text("✓ The one open run is moving or waiting as it should")
+        (file,) = lone.log.parent.glob("*.db")
+        with closing(sqlite3.connect(file, isolation_level=None)) as other:
+            other.execute("begin immediate")
+            with pytest.raises(httpx.TimeoutException):  # its commit waits
+                httpx.post(
+                    f"{lone.url}/api/workflows", json=start | {"workflow_id": "r-2"}, headers=VERSIONS, timeout=1
+                )
+            expect(headline(page)).to_have_text("▲ 1 thing needs attention")
+            expect(panel(page, "Needs attention")).to_contain_text("database is locked")
+            expect(page.get_by_text("✓")).to_have_count(0)
+        expect(headline(page)).to_have_text(re.compile("^✓ .* moving or waiting as"))
 
 
 def test_the_window_is_in_the_address_and_charts_are_tables_too(page: Page) -> None:
@@ -131,26 +179,28 @@ def test_retries_are_tried_now_after_a_look_at_what_that_writes(lone: ServerProc
         page.goto(HERE)
         expect(page.get_by_role("heading", name="No run yet")).to_be_visible()
         assert lone.call("POST", "/workflows", start).status_code == 201
-        row = panel(page, "Needs attention").get_by_role("listitem").filter(has_text="1 run is trying again")
-        row.get_by_role("button", name="Retry now").click()
+        cause = page.get_by_role("listitem").filter(has_text="1 delivery run is retrying activity carrier")
+        cause.get_by_role("button", name="Retry now").click()
         dialog = page.get_by_role("dialog")
-        dialog.get_by_role("button", name="Show what would be written").click()
-        expect(dialog.get_by_label("what would be written")).to_contain_text("ActivityRetryRequested late-1")
-        dialog.get_by_role("button", name="Retry now: 1 run").click()
+        expect(dialog.get_by_role("region", name="what would be written")).to_contain_text("late-1")
+        dialog.get_by_role("button", name="Retry now 1 run").click()
         expect(dialog).to_have_count(0)
         done = page.get_by_role("group", name="what was done")
-        expect(done).to_contain_text("Retry now: 1 run: 1 retry dispatched.")
+        expect(done).to_contain_text("Retry now, 1 run: 1 retry dispatched.")
         done.get_by_role("link", name="What became of each run").click()
         expect(page.get_by_role("region", name="what was done")).to_contain_text("late-1")
     (operation,) = lone.get("/bulk")["bulk_operations"]
     assert (operation["action"], operation["total"]) == ("retry_now", 1)
 
 
-def test_what_was_refused_is_said_where_it_was_pressed(page: Page, world: World) -> None:
-    page.route(
-        "**/api/bulk",
-        lambda route: route.fulfill(status=202, json={"bulk_id": "b-1"}) if route.request.method == "POST" else None,
-    )
+def test_what_was_refused_is_said_where_it_was_pressed(page: Page) -> None:
+    def begun(route: Route) -> None:
+        if '"dry_run":true' in (route.request.post_data or ""):
+            route.fallback()
+        else:
+            route.fulfill(status=202, json={"bulk_id": "b-1"})
+
+    page.route("**/api/bulk", begun)
     told = {"status": "completed", "total": 130, "done": 130, "accepted": 120, "rejected": 10, "failed": 0}
     told |= {"outcomes": {"retry_dispatched": 120, "rejected": 10}, "reasons": {"activity_attempt_running": 10}}
     page.route(
@@ -158,8 +208,8 @@ def test_what_was_refused_is_said_where_it_was_pressed(page: Page, world: World)
         lambda route: route.fulfill(json=told | {"bulk_id": "b-1", "ended_at": "2026-01-01T00:00:00Z", "results": []}),
     )
     page.goto(HERE)
-    panel(page, "Needs attention").get_by_role("button", name="Retry now").click()
-    page.get_by_role("dialog").get_by_role("button", name=re.compile("Retry now: ")).click()
+    page.get_by_role("listitem").filter(has_text="delivery run").get_by_role("button", name="Retry now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Retry now 1 run").click()
     done = page.get_by_role("group", name="what was done")
     expect(done).to_contain_text("120 retry dispatched, 10 refused (activity attempt running)")
     expect(done.get_by_role("link")).to_have_attribute("href", "/waterline/runs?bulk=b-1")
@@ -176,50 +226,62 @@ def test_an_empty_server_teaches_the_first_steps(lone: ServerProcess, new_page: 
     expect(panel(page, "Needs attention")).to_contain_text("No live worker serves queue 'default'")
 
 
+def cause(name: str, unit: str, link: str | None, **changes: Any) -> dict[str, Any]:
+    shown = {"name": name, "severity": "error", "check": "task_transport", "sentence": f"It is {name}.", "count": 2}
+    shown |= {"unit": unit, "exact": True, "since": None, "age_seconds": None, "subject": {}, "action": None}
+    return shown | {"link": link, "example": None} | changes
+
+
 def test_every_cause_has_its_list_and_its_proof(page: Page, world: World) -> None:
     stranded = {"status": "stranded", "open_runs": 7, "stranded": 2, "proven_at": "2026-01-01T00:00:00Z"}
-    causes = [
-        ("stranded", "/api/system/liveness", "/waterline/system", "2 runs"),
-        ("missed_schedules", "/api/schedules?status=active", "/waterline/schedules?status=active", "2 schedules"),
-        ("throttled", "/api/task-queues/a b/tasks", "/waterline/queues/a%20b", "2 tasks"),
-        ("failing", "/api/flows/failed?workflow_type=x", "/waterline/runs?workflow_type=x&bucket=failed", "2 runs"),
+    repair_pass = {"label": "Run a repair pass", "operator": "repair_pass", "command": "dw repair-pass"}
+    expected = [
         (
-            "overdue",
-            "/api/flows/running?attention=overdue",
-            "/waterline/runs?attention=overdue&bucket=running",
-            "2 runs",
+            cause("repair_needed", "run", "/api/flows/running?attention=repair_needed", action=repair_pass),
+            "/waterline/runs?attention=repair_needed&bucket=running",
+            "Show 2 runs",
         ),
+        (
+            cause("missed_schedules", "schedule", "/api/schedules?status=active"),
+            "/waterline/schedules?status=active",
+            "Show 2 schedules",
+        ),
+        (
+            cause("throttled", "task", "/api/task-queues/a b/tasks", subject={"task_queue": "a b"}, severity="info"),
+            "/waterline/queues/a%20b",
+            "Show 2 tasks",
+        ),
+        (
+            cause("failing", "run", "/api/flows/failed?workflow_type=x", exact=False),
+            "/waterline/runs?workflow_type=x&bucket=failed",
+            "Show at least 2 runs",
+        ),
+        (cause("nodes_gone", "node", "/api/nodes"), "/waterline/system?section=server", "Show 2 nodes"),
     ]
-    items = [
-        {
-            "cause": cause,
-            "tone": "danger",
-            "count": 2,
-            "oldest_since": None,
-            "sentence": f"It is {cause}.",
-            "link": link,
-        }
-        | {"action": {"verb": "repair", "label": "Run a repair pass"}, "task_queue": "a b"}
-        for cause, link, _, _ in causes
-    ]
-    answer(page, world, certificate=stranded, attention=items)
+    verdict = {"status": "error", "sentence": "4 things need attention.", "needs_attention": 4}
+    answer(page, world, certificate=stranded, verdict=verdict, causes=[one for one, _, _ in expected])
     page.goto(HERE)
-    expect(page.get_by_role("heading", level=1)).to_have_class("tone-red")
-    expect(page.get_by_role("link", name="2 stranded")).to_have_attribute("href", "/waterline/system")
-    for cause, _, to, counted in causes:
-        row = page.get_by_role("listitem").filter(has_text=f"It is {cause}.")
-        expect(row.get_by_role("link", name=counted)).to_have_attribute("href", to)
-    page.get_by_role("button", name="Run a repair pass").first.click()
+    expect(headline(page)).to_have_text("▲ 4 things need attention")
+    expect(page.get_by_role("link", name="2 open runs")).to_have_attribute("href", "/waterline/system")
+    for one, to, said in expected:
+        row = page.get_by_role("listitem").filter(has_text=one["sentence"])
+        expect(row.get_by_role("link", name=said)).to_have_attribute("href", to)
+    # What needs nobody stands apart, and is not in the verdict.
+    expect(panel(page, "Goes on by itself").get_by_role("listitem")).to_have_count(1)
+    expect(panel(page, "Needs attention").get_by_role("listitem")).to_have_count(4)
+    page.get_by_role("button", name="Run a repair pass").click()
     page.get_by_role("button", name="Show what would be written").click()
     expect(page.get_by_label("what would be written")).to_contain_text("shipping-1")
 
 
-def test_a_server_that_is_not_the_engine_says_so_and_nothing_needs_attention(page: Page, world: World) -> None:
-    answer(page, world, certificate=None, engine="elsewhere", attention=[], fleet=None)
+def test_a_server_that_is_well_says_so_and_what_it_cannot_prove(page: Page, world: World) -> None:
+    sentence = "All 2,408 open runs are moving or waiting as they should."
+    well = {"status": "ok", "sentence": sentence, "needs_attention": 0}
+    answer(page, world, certificate=None, engine="elsewhere", verdict=well, causes=[], fleet=None)
     page.goto(HERE)
-    expect(page.get_by_role("heading", level=1)).to_contain_text("not proven here")
-    expect(page.get_by_text("Another server is the engine")).to_be_visible()
-    expect(page.get_by_text("Nothing needs attention.")).to_be_visible()
+    expect(headline(page)).to_have_text(f"✓ {sentence.removesuffix('.')}")
+    expect(page.get_by_text("This server has no proof")).to_be_visible()
+    expect(panel(page, "Needs attention").get_by_role("listitem")).to_have_count(0)
     assert axe(page) == []
 
 
@@ -228,7 +290,7 @@ def test_a_viewer_sees_what_helps_and_cannot_press_it(page: Page) -> None:
         "**/api/session", lambda route: route.fulfill(json={"roles": ["viewer"], "default_namespace": "default"})
     )
     page.goto(HERE)
-    button = panel(page, "Needs attention").get_by_role("button", name="Retry now")
+    button = page.get_by_role("button", name="Retry now").first
     expect(button).to_be_disabled()
     expect(button).to_have_attribute("title", re.compile("viewer"))
 

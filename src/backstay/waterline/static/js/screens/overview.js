@@ -1,19 +1,19 @@
-// What is stuck, why, and the action that helps; then recent results and upcoming work.
+// The first screen: whether anything needs attention, why, and the action that helps; then results and upcoming work.
 /** @import { App } from "../main.js" */
 
 import { Resource } from "../api.js";
 import { h } from "../dom.js";
-import { held } from "../parts.js";
-import { certificate } from "./overview/certificate.js";
+import { held, time, trouble } from "../parts.js";
+import { causes } from "./overview/causes.js";
 import { flow, tide } from "./overview/charts.js";
 import { isYoung, WINDOWS } from "./overview/figures.js";
 import { first } from "./overview/first.js";
-import { needs } from "./overview/needs.js";
 import { queues, spending, types } from "./overview/tables.js";
+import { headline, verdict } from "./overview/verdict.js";
 import { operation } from "./operation.js";
 
 const RARELY = 60_000; // histories are read for it
-const IDLE = 15_000; // what depends on the clock or on workers changes without a commit
+const IDLE = 4000; // workers, databases and clocks change without a commit, and a fault is said within five seconds
 
 /** @param {App} app @returns {import("../main.js").Screen} */
 export function open(app) {
@@ -29,10 +29,13 @@ export function open(app) {
   /** @type {string[]} */
   let names = [];
   const spent = new Resource(() => app.api.get("/api/time-spent", { workflow_type: names }), app.update);
+  /** What is wrong while there is no overview: without a database there are causes, but no figures. @type {Api.CausesAnswer | null} */
+  let ill = null;
   const overview = new Resource(async () => {
     const began = performance.now();
     try {
       const answer = await inWindow();
+      ill = null;
       if (!answer.certificate && answer.engine === "here")
         answer.certificate = await app.api.get("/api/system/liveness");
       answer.first =
@@ -42,10 +45,13 @@ export function open(app) {
       names = answer.types.busiest.slice(0, 20).map((one) => one.workflow_type);
       if (names.length && (!spent.loadedAt || performance.now() - spent.loadedAt > RARELY)) void spent.load();
       return answer;
+    } catch (error) {
+      ill = await app.api.get("/api/causes").catch(() => null);
+      throw error;
     } finally {
       ended = performance.now();
       took = ended - began;
-      plan(again ? pause() : IDLE);
+      plan(again ? pause() : Math.max(IDLE, pause()));
       again = false;
     }
   }, app.update);
@@ -80,8 +86,9 @@ export function open(app) {
 
   /** Something was pressed. @param {string} label @param {string} [bulk] the operation that it began */
   function pressed(label, bulk) {
+    said = bulk ? "" : `Done: ${label}.`;
     if (bulk) done.begun(bulk, label);
-    else app.announce((said = `Done: ${label}`));
+    else app.announce(said);
     again = true;
     void overview.load();
   }
@@ -103,22 +110,42 @@ export function open(app) {
       done.close();
       clearTimeout(timer);
     },
-    view: () =>
-      h(
-        "div",
-        { class: "overview" },
-        held(overview, (data) =>
-          data.first
-            ? first(app, data)
-            : [
-                certificate(data),
-                needs(app, data, said, pressed),
-                done.view(),
-                flow(app, data, period()),
-                h("div", { class: "pair", key: "pair" }, queues(data), types(data), tide(app, data)),
-                data.types.count ? spending(spent) : null,
-              ],
-        ),
-      ),
+    view: () => h("div", { class: "overview" }, ill ? unwell(ill) : held(overview, well)),
   };
+
+  /** @param {Api.CausesAnswer} found @returns {any[]} */
+  function unwell(found) {
+    const { data, problem } = overview;
+    return [
+      headline(
+        found.verdict,
+        data ? h("p", { class: "proof" }, "The figures below are from ", time(data.generated_at), ".") : null,
+      ),
+      causes(app, found.causes, did(), pressed),
+      // A cause says why the database cannot be used.
+      problem && problem.status !== 503 ? trouble(problem, () => void overview.load()) : null,
+      data && !data.first ? figures(data) : null,
+    ];
+  }
+
+  /** @param {Api.Get<"/api/overview"> & {first?: boolean}} data @returns {any[]} */
+  function well(data) {
+    return data.first && data.verdict.status === "ok"
+      ? first(app, data)
+      : [verdict(data), causes(app, data.causes, did(), pressed), figures(data)].flat();
+  }
+
+  /** What was done last. @returns {import("../dom.js").Node_ | null} */
+  function did() {
+    return said ? h("p", { class: "done", key: "said" }, said) : done.view();
+  }
+
+  /** @param {Api.Get<"/api/overview">} data */
+  function figures(data) {
+    return [
+      flow(app, data, period()),
+      h("div", { class: "pair", key: "pair" }, queues(data), types(data), tide(app, data)),
+      data.types.count ? spending(spent) : null,
+    ];
+  }
 }

@@ -8,6 +8,7 @@ import { PLACES } from "../../frame.js";
 import { capital } from "../../parts.js";
 import { isAbsolute, plural, setAbsolute } from "../../words.js";
 import { askCommand } from "../run/actions.js";
+import { number, remedy } from "../overview/causes.js";
 import { entry } from "./entries.js";
 
 const SECTIONS = ["health", "maintenance", "server", "access", "audit"]; // of the screen System
@@ -21,6 +22,7 @@ export async function actionEntries(app) {
   ]);
   return [
     ...ofThisRun(app),
+    ...(overview?.causes ?? []).flatMap((cause) => ofCause(app, cause)),
     ...PLACES.map(([name, to]) => entry(capital(name), "screen", 2, () => app.go(`/waterline/${to}`))),
     ...SECTIONS.map((name) => entry(`System, ${name}`, "screen", 2, () => app.go(`/waterline/system?section=${name}`))),
     entry(`Show ${isAbsolute() ? "relative" : "exact"} times`, "action", 2, () => {
@@ -38,6 +40,16 @@ export async function actionEntries(app) {
     ),
     ...(schedules?.schedules ?? []).flatMap((one) => ofSchedule(app, one)),
   ];
+}
+
+/** What helps against a cause, if it can be pressed. @param {App} app @param {Api.CauseAnswer} cause @returns {Entry[]} */
+function ofCause(app, cause) {
+  const found = remedy(app, cause, (_, bulk) =>
+    app.go(bulk ? `/waterline/runs?bulk=${encodeURIComponent(bulk)}` : "/waterline/"),
+  );
+  if (!found || found.why) return [];
+  const about = [cause.name.replaceAll("_", " "), cause.subject.workflow_type].filter(Boolean).join(" ");
+  return [entry(`${found.label.replace(/ …$/, "")} ${about} …`, `action, ${number(cause)}`, 0, found.act)];
 }
 
 /** The commands to the run whose page is open. @param {App} app @returns {Entry[]} */
