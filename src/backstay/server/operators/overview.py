@@ -19,7 +19,7 @@ from backstay.protocol.history import iso
 from backstay.protocol.tasks import optional_iso
 from backstay.server.cluster.topology import unowned
 from backstay.server.limits.admission import QueueAdmission
-from backstay.server.operators.causes.cause import CauseAnswer, Verdict
+from backstay.server.operators.causes.cause import CauseAnswer, CauseVerdict
 from backstay.server.operators.causes.collector import CauseCollector
 from backstay.server.operators.database_check import DatabaseCheck
 from backstay.server.operators.fleet import Fleet
@@ -109,7 +109,7 @@ class OverviewAnswer(Struct, frozen=True, kw_only=True):
     engine: Annotated[Literal["here", "elsewhere", "none"], Meta(description="The process that decides.")]
     nodes: OverviewNodes | None
     certificate: CertificateAnswer | None
-    verdict: Verdict
+    verdict: CauseVerdict
     causes: list[CauseAnswer]
     stock: OverviewStock
     series: FlowSeries

@@ -129,7 +129,7 @@ class CauseAnswer(Struct, frozen=True, kw_only=True):
     example: Annotated[ExampleRun | None, Meta(description="One of its runs.")]
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class CauseVerdict(Struct, frozen=True, kw_only=True):
     """All causes in one sentence."""
 
     status: Status
@@ -147,7 +147,7 @@ def worst(causes: Iterable[Cause]) -> Status:
     return "error" if "error" in severities else "warning" if "warning" in severities else "ok"
 
 
-def verdict(causes: Iterable[Cause], open_runs: int | None) -> Verdict:
+def verdict(causes: Iterable[Cause], open_runs: int | None) -> CauseVerdict:
     """`open_runs` None: they could not be counted."""
     pressing = [cause for cause in causes if cause.severity != "info"]
     if len(pressing) == 1:
@@ -160,7 +160,7 @@ def verdict(causes: Iterable[Cause], open_runs: int | None) -> Verdict:
         sentence = "The one open run is moving or waiting as it should."
     else:
         sentence = f"All {open_runs:,} open runs are moving or waiting as they should."
-    return Verdict(status=worst(pressing), sentence=sentence, needs_attention=len(pressing))
+    return CauseVerdict(status=worst(pressing), sentence=sentence, needs_attention=len(pressing))
 
 
 def many(count: int, what: str) -> str:

@@ -19,7 +19,7 @@ from backstay.engine.views.run_views import decoded
 from backstay.kernel.values import SECOND, Micros
 from backstay.protocol.history import iso
 from backstay.server.cluster.topology import unowned
-from backstay.server.operators.causes.cause import Cause, CauseAnswer, Verdict, verdict, worst_first
+from backstay.server.operators.causes.cause import Cause, CauseAnswer, CauseVerdict, verdict, worst_first
 from backstay.server.operators.causes.of_fleet import of_fleet
 from backstay.server.operators.causes.of_process import (
     database_unavailable,
@@ -54,7 +54,7 @@ SIZES_EVERY = 10 * SECOND
 class CausesAnswer(Struct, frozen=True, kw_only=True):
     namespace: str
     read_at: str
-    verdict: Verdict
+    verdict: CauseVerdict
     open_runs: Annotated[int | None, Meta(description="None: the database cannot be read.")]
     causes: Annotated[list[CauseAnswer], Meta(description="Errors first.")]
 
@@ -68,7 +68,7 @@ class CauseReport(Struct, frozen=True, kw_only=True):
     situation: Situation | None
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CauseVerdict:
         return verdict(self.causes, None if self.situation is None else self.situation.open.runs)
 
     def shown_causes(self) -> list[CauseAnswer]:

@@ -11,7 +11,7 @@ from backstay.protocol.history import iso
 from backstay.server.access.auth import EVERY, OPERATOR
 from backstay.server.http.messages import HttpRequest, HttpResponse
 from backstay.server.http.router import Route
-from backstay.server.operators.causes.cause import CHECKS, CauseAnswer, Status, Verdict, worst
+from backstay.server.operators.causes.cause import CHECKS, CauseAnswer, CauseVerdict, Status, worst
 from backstay.server.operators.causes.collector import CausesAnswer
 from backstay.server.operators.causes.of_process import of_process
 from backstay.server.operators.discovery import cluster_info
@@ -46,7 +46,7 @@ class SystemHealthAnswer(Struct, frozen=True, kw_only=True):
     status: Annotated[Status, Meta(description="That of the worst cause.")]
     timestamp: str
     namespace: str
-    verdict: Verdict
+    verdict: CauseVerdict
     checks: dict[str, CheckAnswer]
     causes: Annotated[list[CauseAnswer], Meta(description="Errors first.")]
     operator_metrics: dict[str, Any] | UnsetType = UNSET

@@ -29,7 +29,10 @@ export function open(app) {
   /** @type {string[]} */
   let names = [];
   const spent = new Resource(() => app.api.get("/api/time-spent", { workflow_type: names }), app.update);
-  /** What is wrong while there is no overview: without a database there are causes, but no figures. @type {Api.CausesAnswer | null} */
+  /**
+   * What is wrong while there is no overview: without a database there are causes, but no figures.
+   * @type {Api.CausesAnswer | null}
+   */
   let ill = null;
   const overview = new Resource(async () => {
     const began = performance.now();

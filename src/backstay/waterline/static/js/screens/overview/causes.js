@@ -12,7 +12,10 @@ import { queue } from "./figures.js";
 const TONES = { error: "red", warning: "amber", info: "wait" };
 const SIGNS = { error: "▲", warning: "!", info: "·" };
 
-/** Called with what was done, and the operation that it began. @typedef {(label: string, bulk?: string) => void} Done */
+/**
+ * Called with what was done, and the operation that it began.
+ * @typedef {(label: string, bulk?: string) => void} Done
+ */
 
 /** The page that lists what a cause counts. @param {Api.CauseAnswer} cause @returns {string | null} */
 function list({ unit, link: address, subject }) {

@@ -1,4 +1,4 @@
-// Overview, verdict: whether anything needs attention, in one line; the proof as small print; and how the open runs are.
+// Overview, verdict: whether anything needs attention, in one line; the proof as small print; how the open runs are.
 
 import { h } from "../../dom.js";
 import { link, tone } from "../../parts.js";
@@ -61,7 +61,11 @@ export function verdict({ verdict: found, certificate, stock }) {
 
 const ORDER = ["blocked", "retrying", "paused", "working", "ready", "waiting", "sleeping"]; // what wants eyes first
 
-/** What stands behind the verdict, and how long ago that was proven. @param {Api.OverviewAnswer["certificate"]} found @param {number} open */
+/**
+ * What stands behind the verdict, and how long ago that was proven.
+ * @param {Api.OverviewAnswer["certificate"]} found
+ * @param {number} open
+ */
 function proof(found, open) {
   if (!found)
     return "This server has no proof that each open run will be resumed: the engine of the database makes it.";

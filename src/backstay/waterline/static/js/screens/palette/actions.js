@@ -42,7 +42,10 @@ export async function actionEntries(app) {
   ];
 }
 
-/** What helps against a cause, if it can be pressed. @param {App} app @param {Api.CauseAnswer} cause @returns {Entry[]} */
+/**
+ * What helps against a cause, if it can be pressed.
+ * @param {App} app @param {Api.CauseAnswer} cause @returns {Entry[]}
+ */
 function ofCause(app, cause) {
   const found = remedy(app, cause, (_, bulk) =>
     app.go(bulk ? `/waterline/runs?bulk=${encodeURIComponent(bulk)}` : "/waterline/"),

@@ -35,7 +35,10 @@ export function head(ctx, reload) {
     ctx.update,
   );
   const act = actions(ctx, reload);
-  /** Of a run that is blocked: what its code asked for, beside its history. @type {ReturnType<typeof difference> | null} */
+  /**
+   * Of a run that is blocked: what its code asked for, beside its history.
+   * @type {ReturnType<typeof difference> | null}
+   */
   let unfit = null;
   let chain = false;
   let state = "";
