@@ -33,17 +33,15 @@ def decode(blob: bytes) -> object:
     """The plain value in `blob`, which must be exactly one whole value."""
     if blob[:10] != HEADER:
         _refuse_header(blob)
-    pos = 10
-    values: list[Any] = []
-    names: list[str] | None = None
-    left = 1
-    outer: list[tuple[list[Any], list[str] | None, int]] = []
     try:
-        if blob[10] == ARRAY and blob[11] in _FEW:  # arguments, half of all there is to read: begin inside them
-            outer.append((values, None, 1))
-            values = []
-            left = _FEW[blob[11]]
-            pos = 12
+        short = _short(blob, len(blob))
+        if short is not _LONGER:
+            return short
+        pos = 10
+        values: list[Any] = []
+        names: list[str] | None = None
+        left = 1
+        outer: list[tuple[list[Any], list[str] | None, int]] = []
         while True:
             if names is not None:
                 size, pos = _size(blob, pos) if blob[pos] & 0x81 else (blob[pos] >> 1, pos + 1)
@@ -96,6 +94,37 @@ def decode(blob: bytes) -> object:
         raise misframed("the blob is truncated inside a double") from None
     except UnicodeDecodeError as error:
         raise misframed(f"text is not UTF-8 ({error.reason})") from None
+
+
+def _short(blob: bytes, end: int) -> object:
+    """The value of a blob that is one number or short text, as most results are, or a list of some, as most arguments are.
+    `_LONGER`: it is another one, or is broken."""
+    if end < 12:
+        return _LONGER
+    branch, first = blob[10], blob[11]
+    if branch == ARRAY:
+        if first not in _FEW:
+            return _LONGER
+        values: list[Any] = []
+        pos = 12
+        for _ in _FEW[first]:
+            branch = blob[pos]
+            if branch == LONG:
+                number, pos = (_SHORT[blob[pos + 1]], pos + 2) if blob[pos + 1] < 128 else _unzigzag(blob, pos + 1)
+                values.append(number)
+            elif branch == STRING and not blob[pos + 1] & 0x81:
+                text = pos + 2
+                pos = text + (blob[pos + 1] >> 1)
+                values.append(blob[text:pos].decode())
+            else:
+                return _LONGER
+        return values if pos + 1 == end and not blob[pos] else _LONGER
+    if branch == STRING:
+        return blob[12:].decode() if first == (end - 12) << 1 and first < 128 else _LONGER
+    if branch == LONG:
+        number, pos = _unzigzag(blob, 11)
+        return number if pos == end else _LONGER
+    return _LONGER
 
 
 # Each reads what follows its branch byte. A slice past the end is noticed by the next read, or at the end of the blob.
@@ -168,7 +197,8 @@ def _refuse_header(blob: bytes) -> NoReturn:
 
 
 _READ_DOUBLE: Final = Struct("<d").unpack_from
-_FEW: Final = {count << 1: count for count in range(1, 64)}
+_LONGER: Final = object()
+_FEW: Final = {count << 1: range(count) for count in range(1, 64)}
 _SHORT: Final = [byte >> 1 ^ -(byte & 1) for byte in range(128)]
 _OTHERS: Final[dict[int, Callable[[bytes, int], tuple[Any, int]]]] = {
     NULL: _null,

@@ -17,17 +17,20 @@ from backstay.codec.schema import DOUBLE, HEADER, MAX_DEPTH
 
 def encode(value: Any, plain: Callable[[object], object] | None = None) -> bytes:
     """The blob of `value`. `plain` turns what is not a plain value into one, a level at a time."""
-    out = bytearray(HEADER)
-    pairs: Iterable[Any] = ((None, value),)
     named = False
     outer: list[tuple[Iterable[Any], bool, Any]] = []
     key: Any = None
-    if _TYPE(value) is tuple and value:  # arguments, half of all there is to write: begin inside them
-        out += _ARRAY_HEADS[len(value)]
-        outer.append(_OUTSIDE)
-        pairs = _NUMBERED(value)
     item: Any
     try:
+        kind = _TYPE(value)
+        if kind in _SCALARS:  # most results
+            return HEADER + _SCALARS[kind](value)
+        out = bytearray(HEADER)
+        pairs: Iterable[Any] = ((None, value),)
+        if kind is tuple and value:  # arguments, half of all there is to write: begin inside them
+            out += _ARRAY_HEADS[len(value)]
+            outer.append(_OUTSIDE)
+            pairs = _NUMBERED(value)
         while True:
             for key, item in pairs:
                 if named:

@@ -202,8 +202,11 @@ def _misfit(live_run: LiveRun, channel: Signal[Any] | None, event: SignalReceive
     wanted = channel.type
     if wanted is Any:
         return None
+    values = _positional(event.arguments)
+    if len(values) == 1 and type(values[0]) is wanted:
+        return None  # as mostly: it is already what the channel wants
     # The contract is stricter than the conversion: `Signal[int]` takes no null, and one value only.
-    if errors := contract.check(channel.contract(), _positional(event.arguments)):
+    if errors := contract.check(channel.contract(), values):
         return RejectSignal(signal_id=event.signal_id, rejection_reason=INVALID, validation_errors=errors)
     value = delivered(channel, event.arguments)
     ran = run_handler(live_run, Readonly(f"signal {channel.name!r}"), lambda: typed(plain_value(value), wanted))
