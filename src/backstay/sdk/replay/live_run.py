@@ -148,12 +148,8 @@ class LiveRun:
         for entry in ahead:
             event = entry.event
             kind = type(event)
-            if kind in outcomes:
-                outcome = outcomes[kind](event)
-            elif kind in reactions or kind is WorkflowStarted:
-                outcome = None
-            else:
-                continue  # code ignores this event
+            rule = outcomes.get(kind)
+            outcome = None if rule is None else rule(event)
             if outcome is not None:
                 if self.closing is not None and not local_activity(event):
                     continue  # the run is over; only results of its last task's local activities still reach the code
@@ -170,6 +166,8 @@ class LiveRun:
             elif kind is WorkflowStarted:
                 self._meet(entry, cursor)
                 self._begin(event)  # type: ignore[arg-type]
+            elif rule is None:
+                continue  # code ignores this event
             if self.block is not None:
                 return
             if self.closing is not None and self.ended_at is None:
