@@ -50,7 +50,7 @@ def place_in(greenlet: WorkflowGreenlet) -> CodePlace | None:
 
 def _innermost(frame: FrameType | None) -> CodePlace | None:
     while frame is not None:
-        if not _is_machinery(frame):
+        if not is_machinery(frame):
             return _line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -60,13 +60,14 @@ def _innermost_awaited(coroutine: Any) -> CodePlace | None:
     found: FrameType | None = None
     while coroutine is not None:
         frame: FrameType | None = getattr(coroutine, "cr_frame", None)
-        if frame is not None and not _is_machinery(frame):
+        if frame is not None and not is_machinery(frame):
             found = frame
         coroutine = getattr(coroutine, "cr_await", None)
     return None if found is None else _line(found.f_code.co_filename, found.f_lineno)
 
 
-def _is_machinery(frame: FrameType) -> bool:
+def is_machinery(frame: FrameType) -> bool:
+    """Whether this is a frame of Backstay or of what it runs code with, and not of the author."""
     name: str = frame.f_globals.get("__name__") or ""
     return is_own(frame.f_code.co_filename) or name.partition(".")[0] in ("asyncio", "greenlet")
 
