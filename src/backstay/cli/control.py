@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from backstay.cli.options import ServerAt
 from backstay.cli.problems import CliError, Missing, waiting_for
+
+if TYPE_CHECKING:
+    from urllib.request import Request as HttpCall
 
 ANSWER = 30.0
 DOWNLOAD = 600.0  # seconds until a long answer begins: it is made first
@@ -31,13 +34,55 @@ def download(server: ServerAt, path: str, into: Callable[[bytes], object], *, na
             into(part)
 
 
+class Answer(NamedTuple):
+    """An answer of any status. `body`: empty if it is no JSON object."""
+
+    status: int
+    body: dict[str, Any]
+
+
+class Unanswered(Exception):
+    """The server did not answer. The message says why."""
+
+
+def answer_of(server: ServerAt, path: str, *, namespace: str | None = None) -> Answer:
+    """What the server answers to a read, refusals included."""
+    from http.client import HTTPException
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
+    request = _request(server, "GET", path, None, namespace)
+    try:
+        with waiting_for(server.url), urlopen(request, timeout=ANSWER) as reply:
+            return Answer(reply.status, _said(reply.read()))
+    except HTTPError as refusal:
+        return Answer(refusal.code, _said(refusal.read()))
+    except (URLError, OSError, ValueError, HTTPException) as error:
+        raise Unanswered(str(getattr(error, "reason", error))) from None
+
+
 @contextmanager
 def _reply(
     server: ServerAt, method: str, path: str, body: dict[str, Any] | None, namespace: str | None, seconds: float
 ) -> Generator[IO[bytes]]:
     from http.client import HTTPException
     from urllib.error import HTTPError, URLError
-    from urllib.request import Request, urlopen
+    from urllib.request import urlopen
+
+    request = _request(server, method, path, body, namespace)
+    try:
+        with waiting_for(server.url), urlopen(request, timeout=seconds) as reply:
+            yield reply
+    except HTTPError as refusal:
+        said = _said(refusal.read())
+        kind = Missing if said.get("reason") in MISSING else CliError
+        raise kind(said.get("message") or f"{server.url} answers {refusal.code}") from None
+    except (URLError, OSError, ValueError, HTTPException) as error:
+        raise CliError(f"{server.url} cannot be reached: {getattr(error, 'reason', error)}") from None
+
+
+def _request(server: ServerAt, method: str, path: str, body: dict[str, Any] | None, namespace: str | None) -> HttpCall:
+    from urllib.request import Request
 
     from backstay.protocol.versions import CONTROL_PLANE, CONTROL_PLANE_HEADER
 
@@ -51,16 +96,7 @@ def _reply(
     data = None if body is None else json.dumps(body).encode()
     if data is not None:
         headers["Content-Type"] = "application/json"
-    request = Request(server.url.rstrip("/") + path, data, headers, method=method)
-    try:
-        with waiting_for(server.url), urlopen(request, timeout=seconds) as reply:
-            yield reply
-    except HTTPError as refusal:
-        said = _said(refusal.read())
-        kind = Missing if said.get("reason") in MISSING else CliError
-        raise kind(said.get("message") or f"{server.url} answers {refusal.code}") from None
-    except (URLError, OSError, ValueError, HTTPException) as error:
-        raise CliError(f"{server.url} cannot be reached: {getattr(error, 'reason', error)}") from None
+    return Request(server.url.rstrip("/") + path, data, headers, method=method)
 
 
 def _said(body: bytes) -> dict[str, Any]:

@@ -36,6 +36,7 @@ COMMANDS = {
     "nodes": "backstay.cli.nodes",
     "node": "backstay.cli.nodes:node",
     "replay": "backstay.cli.replay",
+    "doctor": "backstay.cli.doctor.command",
     "repair-pass": "backstay.cli.repair_pass",
     "schedule": "backstay.cli.schedule",
     "server": "backstay.cli.server",
@@ -70,7 +71,7 @@ SECTIONS = {
         "export verify",
     ],
     "Act": ["signal", "update", "query", OPERATOR, "bulk", "schedule"],
-    "Operate": ["system", "repair-pass", "rebuild-projections", "store", "import"],
+    "Operate": ["doctor", "system", "repair-pass", "rebuild-projections", "store", "import"],
     "Serve": ["server", "nodes", "node", "token"],
 }
 """The commands as `dw --help` shows them. The published names of commands, those with a colon, are hidden but work."""

@@ -298,7 +298,7 @@ class HttpClient:
                     lambda: _Connection(self), self.origin.host, self.origin.port, ssl=self._tls
                 )
         except (OSError, TimeoutError) as error:
-            raise Lost(_said(error), sent=False) from error
+            raise Lost(said(error), sent=False) from error
         return made
 
     @cached_property
@@ -393,7 +393,7 @@ class HttpClient:
             self._asking.cancel()
 
 
-def _said(error: BaseException) -> str:
+def said(error: BaseException) -> str:
     """Return the text of an error without its number."""
     import ssl
 

@@ -186,7 +186,7 @@ async def prepare(connection: DriverConnection, database: Address, create: bool)
     check_server(database.shown, connection.get_server_version())
     steps = migrations("backstay.store.postgresql")
     try:
-        version = await _version(connection, database, steps)
+        version = await schema_version(connection, database, steps)
         if version == 0 and not create:
             raise StoreError(
                 f"{database.shown} has no schema {database.schema} of Backstay; name another one with ?schema= in the URL, or"
@@ -206,7 +206,7 @@ async def migrate(connection: DriverConnection, database: Address, steps: list[M
             await connection.execute(f'create schema "{database.schema}"')
         if database.pooled:
             await connection.execute(f'set local search_path = "{database.schema}"')
-        version = await _version(connection, database, steps)
+        version = await schema_version(connection, database, steps)
         await connection.execute(
             "create table if not exists migration (number integer primary key, name text not null, checksum text not null)"
         )
@@ -218,7 +218,7 @@ async def migrate(connection: DriverConnection, database: Address, steps: list[M
                 )
 
 
-async def _version(connection: DriverConnection, database: Address, steps: list[Migration]) -> int:
+async def schema_version(connection: DriverConnection, database: Address, steps: list[Migration]) -> int:
     """The newest migration of the schema, 0 if it is empty."""
     tables = {
         name

@@ -94,7 +94,7 @@ def open_database(path: str) -> sqlite3.Connection:
         steps = migrations("backstay.store.sqlite")
         if path == ":memory:":
             _fill(connection, steps)
-        _check_ours(connection, path, steps)
+        check_ours(connection, path, steps)
         _use_wal(connection, path)
         migrate(connection, path, steps)
         connection.execute(f"pragma busy_timeout = {BUSY}")
@@ -160,15 +160,18 @@ def check_path(path: str) -> None:
 
 
 def _create(path: str) -> None:
-    """Create the file of a new database for its owner only; SQLite gives its log the same permissions. Refuse a second name."""
+    """Create the file of a new database for its owner only; SQLite gives its log the same permissions."""
     if path == ":memory:":
         return
-    file = os.path.realpath(path)
     try:
-        create_private(file)
-        names = os.stat(file).st_nlink
+        create_private(os.path.realpath(path))
     except OSError as error:
         raise Unavailable(f"{path}: the file cannot be created: {error.strerror}") from error
+    refuse_second_names(path)
+
+
+def refuse_second_names(path: str) -> None:
+    names = os.stat(path).st_nlink
     if names > 1:
         raise StoreError(
             f"{path} has {names} names (hard links). SQLite keeps a log beside each name, so processes that use different names"
@@ -176,7 +179,7 @@ def _create(path: str) -> None:
         )
 
 
-def _check_ours(connection: sqlite3.Connection, path: str, steps: list[Migration]) -> None:
+def check_ours(connection: sqlite3.Connection, path: str, steps: list[Migration]) -> None:
     """Refuse a file of another program or of a newer version. Reads only, and all of it at one moment."""
     connection.execute("begin")
     try:
