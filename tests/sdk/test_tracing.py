@@ -24,6 +24,7 @@ from backstay import (
     workflow,
 )
 from backstay.kernel.features.start import WorkflowStarted, valid_traceparent
+from backstay.kernel.values import Routing
 from backstay.sdk import tracing
 
 seen: list[str] = []
@@ -138,6 +139,16 @@ async def test_one_trace_follows_a_run_over_activities_children_and_continued_ru
         assert awaited.attributes is not None
         assert awaited.attributes["backstay.workflow_id"] == "o-1"
         assert awaited.attributes["backstay.attempt"] == 1
+        assert (
+            dict(awaited.attributes).items()
+            >= {
+                "messaging.system": "backstay",
+                "messaging.operation.name": "activity",
+                "messaging.operation.type": "process",
+                "messaging.destination.name": "default",
+                "messaging.message.conversation_id": "o-1",
+            }.items()
+        )
 
 
 async def test_a_failed_attempt_is_an_error_in_the_trace(spans: InMemorySpanExporter) -> None:
@@ -146,9 +157,19 @@ async def test_a_failed_attempt_is_an_error_in_the_trace(spans: InMemorySpanExpo
         tried = of(spans, "activity failing")
         assert [span.attributes and span.attributes["backstay.attempt"] for span in tried] == [1, 2]
         assert all(span.status.status_code is trace.StatusCode.ERROR for span in tried)
-        assert all(span.attributes is not None and span.attributes["exception.message"] == "no" for span in tried)
+        for span in tried:
+            assert span.attributes is not None
+            assert span.attributes["error.type"] == "ValueError"
+            (raised,) = span.events
+            assert raised.name == "exception"
+            assert raised.attributes is not None
+            assert raised.attributes["exception.message"] == "no"
+            assert "raise ValueError" in str(raised.attributes["exception.stacktrace"])
         (root,) = of(spans, "start sad")
         assert root.parent is None, "nobody had a span, so the start made one"
+        assert root.attributes is not None
+        assert root.attributes["messaging.operation.type"] == "send"
+        assert root.attributes["backstay.workflow_id"] == "s-1"
         assert len(traces(spans)) == 1
 
 
@@ -210,7 +231,7 @@ async def test_without_a_provider_nothing_is_recorded() -> None:
 
 def test_a_process_that_did_not_import_it_is_not_made_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "opentelemetry.trace")
-    assert tracing.outgoing("order") is None
+    assert tracing.outgoing("order", "o-1", Routing()) is None
     assert "opentelemetry.trace" not in sys.modules
 
 

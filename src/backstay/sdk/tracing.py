@@ -4,6 +4,9 @@ The trace of the caller is recorded with the start (`traceparent`, as W3C writes
 for each workflow task and for each attempt of an activity, as children of the caller's span; inside an activity that span is
 the current one. A replay runs code again and makes no spans: there is one for the task that replays, and none for what it
 repeats. Only the API is used, and only if this process has imported it already; if not, no provider is set.
+
+Attributes are those of the semantic conventions where they have one (`messaging.*`: a start is sent, a task is processed;
+`error.type`, and the event `exception`), and `backstay.*` for the rest.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from typing import TYPE_CHECKING
 from backstay.kernel.failure import Failure
 from backstay.kernel.features.activity import ActivityAssignment
 from backstay.kernel.features.workflow_task import WorkflowAssignment
+from backstay.kernel.values import Routing
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -38,8 +42,8 @@ def current_ids() -> dict[str, str]:
     return {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"} if found.is_valid else {}
 
 
-def outgoing(what: str) -> str | None:
-    """The trace that a start belongs to: of the current span, or of a new one if a provider is set."""
+def outgoing(what: str, workflow_id: str | None, routing: Routing) -> str | None:
+    """The trace that a start of this type belongs to: of the current span, or of a new one if a provider is set."""
     if not is_imported():
         return None
     from opentelemetry import trace
@@ -48,7 +52,15 @@ def outgoing(what: str) -> str | None:
         return None  # no provider is set
     found = trace.get_current_span().get_span_context()
     if not found.is_valid:
-        span = _tracer().start_span(f"start {what}", kind=trace.SpanKind.PRODUCER)
+        span = _tracer().start_span(
+            f"start {what}",
+            kind=trace.SpanKind.PRODUCER,
+            attributes={
+                **_message("start", "send", routing.queue, workflow_id),
+                "backstay.namespace": routing.namespace,
+                "backstay.workflow_type": what,
+            },
+        )
         span.end()
         found = span.get_span_context()
     if not found.is_valid:
@@ -67,9 +79,7 @@ def task_span(assignment: WorkflowAssignment) -> Span | None:
         _parent(assignment.started.traceparent),
         trace.SpanKind.CONSUMER,
         {
-            "backstay.namespace": assignment.namespace,
-            "backstay.workflow_id": assignment.workflow_id,
-            "backstay.run_id": assignment.run_id,
+            **_processed("workflow task", assignment),
             "backstay.workflow_type": assignment.workflow_type,
             "backstay.task_id": assignment.task.id,
         },
@@ -90,11 +100,10 @@ def attempt_span(assignment: ActivityAssignment) -> Generator[Span | None]:
         _parent(traceparent),
         trace.SpanKind.CONSUMER,
         {
-            "backstay.namespace": assignment.namespace,
-            "backstay.workflow_id": assignment.workflow_id,
-            "backstay.run_id": assignment.run_id,
+            **_processed("activity", assignment),
             "backstay.activity_type": assignment.activity_type,
             "backstay.activity_execution_id": assignment.activity_execution_id,
+            "backstay.step": assignment.step,
             "backstay.attempt": assignment.attempt_number,
         },
     ) as span:
@@ -106,9 +115,38 @@ def say_outcome(span: Span | None, result: bytes | Failure) -> None:
     if span is not None and isinstance(result, Failure):
         from opentelemetry import trace
 
-        span.set_attribute("exception.type", result.exception_type or "Exception")
-        span.set_attribute("exception.message", result.message)
+        kind, shown = result.exception_type or "Exception", result.diagnostics
+        raised = {"exception.type": kind, "exception.message": result.message}
+        if shown is not None and shown.traceback:
+            raised["exception.stacktrace"] = shown.traceback
+        span.add_event("exception", raised)
+        span.set_attribute("error.type", kind)
         span.set_status(trace.Status(trace.StatusCode.ERROR, result.message))
+
+
+def _processed(what: str, assignment: WorkflowAssignment | ActivityAssignment) -> dict[str, str]:
+    task = assignment.task
+    return {
+        **_message(what, "process", task.routing.queue, assignment.workflow_id),
+        "messaging.message.id": task.id,
+        "backstay.namespace": assignment.namespace,
+        "backstay.run_id": assignment.run_id,
+    }
+
+
+def _message(what: str, kind: str, queue: str, workflow_id: str | None) -> dict[str, str]:
+    """`workflow_id` None: the engine makes one."""
+    ids = (
+        {}
+        if workflow_id is None
+        else dict.fromkeys(("messaging.message.conversation_id", "backstay.workflow_id"), workflow_id)
+    )
+    return {
+        "messaging.system": NAME,
+        "messaging.operation.name": what,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": queue,
+    } | ids
 
 
 def _tracer() -> Tracer:

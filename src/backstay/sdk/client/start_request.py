@@ -94,16 +94,18 @@ def _request(
     definition: Snapshot | None,
     activity: ScheduleActivity | None,
 ) -> ask.StartWorkflow:
+    routing = _routing(namespace, queue, o) if o else Routing(namespace=namespace, queue=queue or "default")
+    traceparent = outgoing(type, id, routing) if is_imported() else None
     if not o:
         return ask.StartWorkflow(
             workflow_type=type,
             workflow_id=id,
             namespace=namespace,
             arguments=arguments,
-            routing=Routing(namespace=namespace, queue=queue or "default"),
+            routing=routing,
             definition=definition,
             activity=activity,
-            traceparent=outgoing(type) if is_imported() else None,
+            traceparent=traceparent,
         )
     timeout, run_timeout = o.get("timeout"), o.get("run_timeout")
     return ask.StartWorkflow(
@@ -111,7 +113,7 @@ def _request(
         workflow_id=id,
         namespace=namespace,
         arguments=arguments,
-        routing=_routing(namespace, queue, o),
+        routing=routing,
         business_key=o.get("business_key"),
         visibility_labels=dict(o.get("labels", {})),
         memo={key: dumps(value) for key, value in o.get("memo", {}).items()},
@@ -122,7 +124,7 @@ def _request(
         definition=definition,
         request_id=o.get("request_id"),
         activity=activity,
-        traceparent=outgoing(type) if is_imported() else None,
+        traceparent=traceparent,
     )
 
 
