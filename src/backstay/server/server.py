@@ -317,6 +317,7 @@ class Server:
             recovering=engine.store.exclusive and engine.holder and not self.recovery.up,
             stopping=self.draining or self.cluster.drains.ended,
             drained=self.cluster.drains.asked,
+            commit_under_way_for=engine.commits.under_way_for,
             polls=len(self.parked),
             polls_full=self.parked.full,
             unreachable=self.links.unreachable,

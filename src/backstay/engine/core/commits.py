@@ -83,6 +83,11 @@ class Commits:
         if observer in self._observers:
             self._observers.remove(observer)
 
+    @property
+    def under_way_for(self) -> Micros:
+        """How long the commit that is being written has taken so far."""
+        return self._world.ticks() - self._write_began if self.writing else 0
+
     def schedule(self) -> None:
         if not self.scheduled and not self.writing:
             self.scheduled = True

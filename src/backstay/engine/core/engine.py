@@ -104,6 +104,7 @@ class Engine:
         # Whether every live worker is known to this process: others may have some that are in no registry.
         self.knows_workers: Callable[[], bool] = lambda: self.owns_all
         self.down: Unavailable | None = None
+        self.down_since: Micros | None = None
         self._due = [Due()] * store.shards
         self.idle = False  # the sweep found nothing to do, and nothing was committed since
         self.waiters = Waiters(world, store.moved, self.owns)
@@ -427,6 +428,7 @@ class Engine:
     def stop_deciding(self, error: Unavailable) -> list[BatchEntry]:
         """Decide nothing until the database is back. Returns the open turns, which the caller rolls back."""
         self.down = error
+        self.down_since = self.world.now()
         self.leases.read = False  # a commit that seemed to fail may be on disk
         self.inline.clear()
         return self._uncommitted.take_open()
@@ -436,7 +438,7 @@ class Engine:
 
     def on_available(self) -> None:
         """The database works again: decide the deferred reports."""
-        self.down = None
+        self.down = self.down_since = None
         self.rollback.submit_deferred()
         self.waiters.check_owned()  # a commit that seemed to fail may be on disk
 

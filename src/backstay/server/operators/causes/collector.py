@@ -125,7 +125,7 @@ class CauseCollector:
         except Unavailable as unavailable:
             down, nodes = down or unavailable, None
         if down is not None:
-            causes.insert(0, database_unavailable(down))
+            causes.insert(0, database_unavailable(down, self._engine.down_since))
         if nodes is not None:
             causes += of_nodes(nodes, process, now)
         if situation is not None:

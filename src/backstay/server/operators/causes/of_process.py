@@ -10,6 +10,7 @@ from backstay.server.operators.causes.cause import Cause, CauseAction, CauseSubj
 from backstay.server.operators.causes.situation import NodesState, ProcessState, Situation
 from backstay.store.errors import Unavailable
 
+SLOW = SECOND  # a commit that takes longer is a fault
 BEHIND = 10 * SECOND  # of stored views
 DAY = 86_400 * SECOND
 NAMED = 10  # nodes that a sentence names
@@ -29,6 +30,19 @@ def of_process(process: ProcessState) -> list[Cause]:
     elif process.recovering:
         sentence = "The engine is starting: it reads the open runs and the leased tasks."
         found.append(_backend("engine_recovering", "warning", sentence, CauseAction(label="Wait a few seconds")))
+    if process.commit_under_way_for > SLOW:
+        found.append(
+            Cause(
+                name="database_slow",
+                severity="error",
+                check="task_transport",
+                sentence=f"A commit has taken {whole_span(process.commit_under_way_for)} so far, and no run moves until it"
+                " ends: the database is locked, overloaded or slow.",
+                unit="process",
+                action=CauseAction(label="Find the program that holds its lock, or what keeps its disk busy"),
+                link="/api/system/operator-metrics",
+            )
+        )
     if process.stopping:
         sentence = "This server is stopping and leases no more tasks."
         found.append(_backend("draining", "warning", sentence, CauseAction(label="Use another server")))

@@ -30,6 +30,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
 
     engine_active: bool = True
     recovering: bool = False
+    commit_under_way_for: Micros = 0
     stopping: bool = False
     drained: bool = False
     polls: int = 0
