@@ -11,7 +11,7 @@ from backstay.kernel.features.cancel import Cancel, requested
 from backstay.kernel.features.child import StartChildWorkflow
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
 from backstay.kernel.features.fork import Fork, HistoryInherited, Rewind
-from backstay.kernel.features.signal import OpenSignalWait, SignalReceived
+from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, SignalReceived, Signals
 from backstay.kernel.features.start import RecordedDefinition, WorkflowStarted
 from backstay.kernel.features.timer import StartTimer, Timers
 from backstay.kernel.message import Refused
@@ -233,3 +233,23 @@ def test_a_cancel_request_after_the_point_is_gone() -> None:
     assert requested(flow.run)
     rewound(flow, "event:2")
     assert not requested(flow.run)
+
+
+def test_times_never_go_back_across_a_rewind() -> None:
+    flow = worked()
+    last = flow.run.last_at
+    rewound(flow, "ship", when=1)  # the clock was set back
+    (entry,) = [entry for entry in flow.history if isinstance(entry.event, HistoryInherited)]
+    assert (entry.at, entry.context.clock_skew) == (last, last - instant(1))
+    assert flow.runs[flow.run.key].started_at == last
+    assert snapshot(flow, refold(flow)) == snapshot(flow)
+
+
+def test_a_run_that_has_ended_leaves_its_signals_to_the_next_one() -> None:
+    flow = given(CHARGE, definition=TALKING)
+    flow.signal("go")
+    (go,) = flow.run.part(Signals).received
+    wait = OpenSignalWait(signal_name="go")
+    flow.complete(wait, ApplySignal(step=2, signal_id=go), FailWorkflow(message="boom"))
+    rewound(flow, "charge")
+    assert list(flow.run.part(Signals).received) == [go], "its sender knows that it was accepted"

@@ -166,12 +166,11 @@ def rewind(turn: Turn, message: Rewind) -> None:
     if message.from_run_id != old.run_id or len(message.history) != old.length:
         raise Refused(NOT_LOOKED_AT, f"workflow {instance.workflow_id} has moved on meanwhile; try again")
     prefix = prefix_of(turn.features, message.history, message.at, message.set)
-    was_open = old.is_open
     new = turn.new_run()
     command = accept(turn, message, "rewound", resolved=new)
     reply: CommandReply = turn.reply
-    late = _delivered_after(message.history, prefix) if was_open else []
-    if was_open:
+    late = _delivered_after(message.history, prefix)
+    if old.is_open:
         turn.record_with_context(
             WorkflowRewound(
                 workflow_command_id=command.id,

@@ -47,6 +47,7 @@ def inherit(turn: Turn, run: Run, what: Inheritance) -> None:
     """Begin a run, which is the current one of this turn, with the events of a prefix."""
     names = _Renamed(what.from_run_id, run.run_id)
     commands = cursor = 0
+    last_at = run.last_at
     for entry in what.prefix.entries:
         event: Event = names.of(entry.event)
         context: Context = names.of(entry.context)
@@ -77,6 +78,7 @@ def inherit(turn: Turn, run: Run, what: Inheritance) -> None:
         turn.inherit(event, entry.at, context)
         if step is not None and step in what.replaced and not isinstance(event, SideEffectRecorded):
             turn.inherit(_replaced(run, event, what.replaced[step], turn.now), entry.at, context)
+    run.last_at = max(run.last_at, last_at)  # what the run records itself stands after the run that it continues
     if run.grouped:
         run.part(Groups).clear_effects()
     turn.instance.command_sequence = max(turn.instance.command_sequence, commands)
