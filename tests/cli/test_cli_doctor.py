@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dw_support import DW, PATIENCE, Place
+from dw_support import DW, PATIENCE, Place, until
 
-from backstay import Backstay, sleep, workflow
+from backstay import Backstay, WorkflowFailed, sleep, workflow
 from backstay.cli.doctor import files, machine, postgresql, server
 from backstay.cli.doctor.command import STYLES
 
@@ -53,9 +53,9 @@ def test_nothing_is_wrong_with_a_database_that_a_process_runs(doctor: Callable[.
     with Backstay(place.directory / "app.db", [asleep]):
         found = doctor()
         assert broken(found) == []
-        assert list(found) == [*machine.NAMES, *files.NAMES, "engine"]
+        assert list(found) == [*machine.NAMES, *files.NAMES, "engine", "causes"]
         told = place.ask("doctor", "--db", "app.db")
-    assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "11 checks, 0 with something to fix")
+    assert (told.returncode, told.stdout.splitlines()[-1]) == (0, "12 checks, 0 with something to fix")
 
 
 def test_no_process_runs_the_database(doctor: Callable[..., Found], place: Place) -> None:
@@ -71,6 +71,24 @@ def test_no_process_runs_the_database(doctor: Callable[..., Found], place: Place
     assert doctor()["engine"]["status"] == "warning"
     assert place.ask("doctor", "--db", "app.db").returncode == 0
     assert place.ask("doctor", "--db", "app.db", "--strict").returncode == 1
+
+
+@workflow(type="decline")
+def declined() -> None:
+    raise ValueError("no")
+
+
+def test_what_the_first_screen_would_say_is_said_with_its_action(doctor: Callable[..., Found], place: Place) -> None:
+    doctor()
+    with Backstay(place.directory / "app.db", [declined]) as app:
+        for number in range(20):
+            with pytest.raises(WorkflowFailed):
+                app.execute(declined, f"d-{number}")
+        until(lambda: "20 of 20 decline runs failed" in doctor().get("failing", {}).get("message", ""))
+        found = doctor()
+    assert broken(found) == ["failing"]
+    assert found["failing"]["status"] == "error"
+    assert "dw list --status failed --type decline" in found["failing"]["fix"]
 
 
 def test_the_file_is_not_there(place: Place) -> None:
@@ -211,6 +229,6 @@ def test_the_system_allows_few_descriptors(doctor: Callable[..., Found], place: 
 
 def test_the_manual_names_every_check() -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "doctor.md").read_text()
-    names = {*machine.NAMES, *files.NAMES, *postgresql.NAMES, *server.NAMES, "engine"}
+    names = {*machine.NAMES, *files.NAMES, *postgresql.NAMES, *server.NAMES, "engine", "causes"}
     assert [name for name in sorted(names) if f"| `{name}` |" not in page] == []
     assert sys.modules["backstay.cli.doctor.results"].Status.__args__ == tuple(STYLES)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from dw_support import DW, PATIENCE, Place
 
+from backstay import Client
 from backstay.cli.doctor import server as checked
 from backstay.release import VERSION
 
@@ -74,7 +75,7 @@ def test_a_server_in_order_and_what_is_wrong_with_its_callers(
 ) -> None:
     url = start(DW_TOKEN="t", DW_WORKER_TOKEN="w")
     found = doctor(url)
-    assert (broken(found), list(found)) == ([], list(checked.NAMES))
+    assert (broken(found), list(found)) == ([], [*checked.NAMES, "causes"])
     assert place.ask("doctor", "--server", url, "--token", "t").returncode == 0
 
     found = doctor(url, token="guess")
@@ -90,6 +91,16 @@ def test_a_server_in_order_and_what_is_wrong_with_its_callers(
     found = doctor(url.replace("http:", "https:"))
     assert broken(found) == ["tls"]
     assert "plain HTTP" in found["tls"]["fix"]
+
+
+def test_work_that_no_worker_takes(start: Start, doctor: Callable[..., Found]) -> None:
+    url = start(DW_TOKEN="t")
+    with Client(url, token="t") as client:
+        client.start("order", "o-1")
+        found = doctor(url)
+    assert (found["no_worker"]["status"], found["no_worker"]["message"]) == ("error", found["no_worker"]["message"])
+    assert "order" in found["no_worker"]["message"]
+    assert found["no_worker"]["fix"]
 
 
 def test_another_clock_and_another_release(start: Start, doctor: Callable[..., Found], place: Place) -> None:

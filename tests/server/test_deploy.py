@@ -100,10 +100,26 @@ async def test_a_live_server_has_every_metric_and_label_that_is_named(expression
         for metric, label in selected:
             assert label in live[metric] | OF_EVERY_TARGET, f"{metric} has no label {label}: {expression}"
         of_one = set[str]().union(*(live[metric] for metric in metrics))
-        gone = {"node", "name"} if "backstay_nodes_gone" in metrics else set[str]()  # only PostgreSQL has nodes that go
+        gone = {"node"} if "backstay_nodes_gone" in metrics else set[str]()  # only PostgreSQL has nodes that go
         assert grouped - gone <= (of_one | OF_EVERY_TARGET | {"le"}) & (anywhere | {"le"}), expression
 
 
 def test_a_panel_shows_each_expression_once() -> None:
     found = list(expressions_of_dashboard())
     assert len(found) == len(set(found)) > 15
+
+
+async def test_each_red_cause_is_an_alert() -> None:
+    """The rule of the causes fires for whatever is red, with the number that the list of causes has."""
+    async with serving() as api:
+        await something_of_everything(api)
+        causes = (await api.control("GET", "/causes")).json()["causes"]
+        text = (await scrape(api)).text
+    red: dict[str, int] = {}
+    for cause in causes:
+        if cause["severity"] == "error":
+            red[cause["name"]] = red.get(cause["name"], 0) + cause["count"]
+    assert "no_worker" in red
+    for name, count in red.items():
+        assert f'backstay_causes{{namespace="default",cause="{name}",severity="error"}} {count}' in text
+    assert any('backstay_causes{severity="error"}' in expression for expression in expressions_of_rules())

@@ -70,7 +70,7 @@ def test_nothing_is_wrong_with_a_database_that_a_process_runs(doctor: Doctor, po
     assert broken(doctor()) == ["engine"]
     with Backstay(postgresql_url):
         found = doctor()
-    assert (broken(found), list(found)) == ([], [*machine.NAMES, *postgresql.NAMES, "engine"])
+    assert (broken(found), list(found)) == ([], [*machine.NAMES, *postgresql.NAMES, "engine", "causes"])
 
 
 def test_the_address_is_wrong_or_nothing_is_there(doctor: Doctor) -> None:

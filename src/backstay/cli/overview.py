@@ -45,7 +45,7 @@ def command(ctx: click.Context, path: options.Place, namespace: str, window: str
       dw overview --json | jq '.causes[].sentence'
       dw overview --check || send-an-alert
     """
-    seen = _overview(path, namespace, window)
+    seen = overview_of(path, namespace, window)
     if as_json:
         click.echo(json.dumps(seen))
     else:
@@ -83,7 +83,8 @@ def _print(seen: Answer, window: str) -> None:
         out.print(_queues(queues))
 
 
-def _overview(path: options.Place, namespace: str, window: str) -> Answer:
+def overview_of(path: options.Place, namespace: str, window: str) -> Answer:
+    """What `GET /api/overview` answers, of a server or of a database."""
     if isinstance(path, options.ServerAt):
         return asked(path, "GET", f"/api/overview?window={window}", namespace=namespace)
     import msgspec
@@ -197,7 +198,7 @@ def queues(queue: str | None, path: options.Place, namespace: str, as_json: bool
 def _queue_rows(path: options.Place, namespace: str) -> list[Answer]:
     """The queues as an overview has them."""
     if not isinstance(path, options.ServerAt):
-        return _overview(path, namespace, "1h")["queues"]["oldest_waiting"]
+        return overview_of(path, namespace, "1h")["queues"]["oldest_waiting"]
     rows: list[Answer] = []
     after: str | None = ""
     while after is not None:

@@ -71,7 +71,7 @@ def examined(path: options.Place, namespace: str, free: int) -> list[CheckResult
     else:
         return results
     opens = worst(found) != "error" and all(one.check != "schema" or one.status == "ok" for one in found)
-    return [*results, *found, *([_engine(path, namespace)] if opens else [])]
+    return [*results, *found, *(_of_open_database(path, namespace) if opens else [])]
 
 
 def _of_postgresql(url: str) -> list[CheckResult]:
@@ -85,8 +85,17 @@ def _of_postgresql(url: str) -> list[CheckResult]:
     return with_skipped(postgresql.NAMES, asyncio.run(collected()))
 
 
+def _of_open_database(path: str, namespace: str) -> list[CheckResult]:
+    """The checks of a database that can be opened, and whose schema is that of this release."""
+    from backstay.cli.doctor import causes
+    from backstay.cli.overview import overview_of
+
+    seen = overview_of(path, namespace, "1h")
+    return [_engine(path, namespace), *causes.checks(seen["verdict"]["sentence"], seen["causes"])]
+
+
 def _engine(path: str, namespace: str) -> CheckResult:
-    """Whether a process runs the database: it can be opened, and its schema is that of this release."""
+    """Whether a process runs the database."""
     from backstay.cli.reading import StoreReader
     from backstay.protocol.requests import ListWorkflows
 

@@ -11,7 +11,7 @@ from socket import create_connection
 from typing import Any
 
 from backstay.cli.control import Answer, Unanswered, answer_of
-from backstay.cli.doctor import clocks
+from backstay.cli.doctor import causes, clocks
 from backstay.cli.doctor.results import CheckResult, error, ok, warning
 from backstay.cli.options import ServerAt
 from backstay.kernel.values import SECOND
@@ -70,9 +70,12 @@ def _of_backstay(server: ServerAt, namespace: str) -> Iterator[CheckResult]:
         yield (found := _role(caller.body))
         if found.status == "error":
             return
-        yield _namespace(namespace, answer_of(server, "/api/overview", namespace=namespace))
+        told = answer_of(server, "/api/causes", namespace=namespace)
+        yield _namespace(namespace, told)
         yield _versions(answer_of(server, "/api/cluster/info").body)
         yield _ready(answer_of(server, "/api/ready").body)
+        if told.status == 200:
+            yield from causes.checks(told.body["verdict"]["sentence"], told.body["causes"])
     except Unanswered as problem:
         yield error("server", f"{server.url}: {problem}", "is it http or https, and is a proxy between? See its log")
 
@@ -140,10 +143,10 @@ def _role(caller: dict[str, Any]) -> CheckResult:
     return ok("role", f"the token is for {caller['role']}")
 
 
-def _namespace(namespace: str, overview: Answer) -> CheckResult:
-    if overview.status == 200:
+def _namespace(namespace: str, told: Answer) -> CheckResult:
+    if told.status == 200:
         return ok("namespace", f"{namespace} can be read")
-    return error("namespace", _message(overview), f"name another one with --namespace, or create {namespace}")
+    return error("namespace", _message(told), f"name another one with --namespace, or create {namespace}")
 
 
 def _versions(info: dict[str, Any]) -> CheckResult:
