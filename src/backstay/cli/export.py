@@ -70,7 +70,7 @@ def command(
     from backstay.cli.reading import reader_of
     from backstay.private_files import write_private
 
-    how = _how(path, signing_key, signing_key_id, redactor)
+    how = exporting_at(path, signing_key, signing_key_id, redactor)
     with reader_of(path, namespace, how) as reader:
         if output is None:
             reader.export(namespace, id, run_id, sys.stdout.buffer.write)
@@ -87,7 +87,8 @@ def command(
             unfinished.unlink(missing_ok=True)
 
 
-def _how(path: options.Place, signing_key: str | None, key_id: str | None, redactor: str | None) -> Exporting:
+def exporting_at(path: options.Place, signing_key: str | None, key_id: str | None, redactor: str | None) -> Exporting:
+    """How exports of a database are written. `CliError` if an option is for a database, and this is a server."""
     from click.core import ParameterSource
 
     from backstay.cli.problems import CliError

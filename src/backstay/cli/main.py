@@ -35,6 +35,7 @@ COMMANDS = {
     "bulk": "backstay.cli.bulk",
     "nodes": "backstay.cli.nodes",
     "node": "backstay.cli.nodes:node",
+    "record": "backstay.cli.record",
     "replay": "backstay.cli.replay",
     "doctor": "backstay.cli.doctor.command",
     "repair-pass": "backstay.cli.repair_pass",
@@ -57,7 +58,7 @@ OPERATOR = "operator commands"
 
 SECTIONS = {
     "Run and develop": ["demo", "dev", "start", "worker"],
-    "Judge code": ["replay", "verdict"],
+    "Judge code": ["replay", "record", "verdict"],
     "Inspect": [
         "list",
         "overview",

@@ -125,7 +125,8 @@ async def _judged(
 
     def after_each(now: Verdict) -> None:
         nonlocal saved
-        progress("judged", min(now.runs, total), total)
+        if not now.finished:
+            progress("judged", min(now.runs, total), total)
         if state is not None and (now.finished or time.monotonic() - saved > SAVED_EVERY):
             saved = time.monotonic()
             _save(state, now)

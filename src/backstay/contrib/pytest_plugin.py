@@ -1,4 +1,5 @@
-"""The plugin for pytest: apps as fixtures, their seed, and the timelines of all runs in the report of a failed test.
+"""The plugin for pytest: apps as fixtures, their seed, recorded histories as tests, and the timelines of all runs in the report
+of a failed test.
 
 It is loaded by its entry point, in every project that has Backstay installed. So it imports nothing before a test asks for it.
 """
@@ -12,11 +13,13 @@ from collections.abc import Generator, Iterator
 from contextlib import AsyncExitStack, ExitStack
 from functools import wraps
 from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 if TYPE_CHECKING:
+    from backstay.sdk.replay.replayer import Judge
     from backstay.testing import AsyncTestBackstay, TestBackstay
 
 ASYNC = "async_backstay"
@@ -35,6 +38,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--backstay-crash",
         metavar="SCHEDULE",
         help="repeat one trial of a crash exploration, as its report says it, such as 5 or o3-1+5.2",
+    )
+    parser.addini(
+        "backstay_histories", "a folder of recorded histories; each file in it is a test that replays it", default=""
+    )
+    parser.addini(
+        "backstay_app", "the Python file with the workflows that `backstay_histories` is replayed with", default=""
     )
 
 
@@ -194,6 +203,69 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         for name, value in report.user_properties if report.when == "call" else ():
             if name == EXPLORED:
                 terminalreporter.write_line(f"backstay: {report.nodeid}: killed at {value}")
+
+
+# -- recorded histories
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> HistoryFile | None:
+    """Make a test of each recorded history."""
+    folder = parent.config.getini("backstay_histories")
+    if not folder or file_path.suffix != ".json":
+        return None
+    if not file_path.is_relative_to((parent.config.rootpath / folder).resolve()):
+        return None
+    return HistoryFile.from_parent(parent, path=file_path)  # pyright: ignore[reportUnknownMemberType]  # pytest leaves it untyped
+
+
+class HistoryFile(pytest.File):
+    """A recorded history as a file of tests, with one test."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield HistoryTest.from_parent(self, name="replay")  # pyright: ignore[reportUnknownMemberType]  # as above
+
+
+class HistoryTest(pytest.Item):
+    """The replay of one recorded history with the code of today."""
+
+    def runtest(self) -> None:
+        judge = _judge(self.config)
+        from backstay.sdk.replay.history_files import UnreadableHistory, read_run
+
+        try:
+            found = judge.judge(read_run(self.path, judge.machine))
+        except UnreadableHistory as problem:
+            raise HistoryDoesNotFit(str(problem)) from None
+        if found is not None:
+            raise HistoryDoesNotFit(str(found))
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        if isinstance(excinfo.value, HistoryDoesNotFit):
+            return f"{excinfo.value}\n(recorded in {self.path.name})"
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        return self.path, None, f"replay of {self.path.name}"
+
+
+class HistoryDoesNotFit(AssertionError):
+    """The code would block the recorded run, or the file cannot be replayed."""
+
+
+_JUDGE = pytest.StashKey["Judge"]()
+
+
+def _judge(config: pytest.Config) -> Judge:
+    """The judge of this session. Its code is imported with the first history."""
+    if _JUDGE not in config.stash:
+        from backstay.cli.loading import judge_of, load
+
+        app = config.getini("backstay_app")
+        if not app:
+            raise pytest.UsageError("backstay_histories needs backstay_app, the Python file with the workflows")
+        judge = config.stash[_JUDGE] = judge_of(load(config.rootpath / app))
+        config.add_cleanup(judge.close)
+    return config.stash[_JUDGE]
 
 
 # -- reports
