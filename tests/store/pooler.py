@@ -47,7 +47,7 @@ class StorePooler:
             assert time.monotonic() < end, "the pooler is up"
             time.sleep(0.01)
 
-    def end(self) -> None:
+    def close(self) -> None:
         self._process.terminate()
         self._process.wait()
         shutil.rmtree(self._place)

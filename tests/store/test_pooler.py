@@ -64,7 +64,7 @@ def pooled(postgresql_url: str) -> Iterator[Pooled]:
 
     yield start
     for pooler in started:
-        pooler.end()
+        pooler.close()
 
 
 async def share(*apps: AsyncBackstay) -> None:
@@ -146,7 +146,7 @@ class PooledHandles(Handles):
 def pooler(postgresql_server: str) -> Iterator[StorePooler]:
     pooler = StorePooler(local_server(postgresql_server), "transaction")
     yield pooler
-    pooler.end()
+    pooler.close()
 
 
 @pytest.fixture
