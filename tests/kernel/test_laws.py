@@ -45,6 +45,7 @@ from backstay.kernel.features.condition import (
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.failures import Failures
+from backstay.kernel.features.fork import HistoryInherited, Rewind
 from backstay.kernel.features.instance_commands import update_of
 from backstay.kernel.features.lease import Claim, Offer, Release
 from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
@@ -65,7 +66,7 @@ from backstay.kernel.features.signal import (
 )
 from backstay.kernel.features.signal_with_start import SignalAndStart
 from backstay.kernel.features.skip_wait import SkipWait
-from backstay.kernel.features.start import Reserve
+from backstay.kernel.features.start import Reserve, WorkflowStarted
 from backstay.kernel.features.timer import CancelTimer, StartTimer, Timers
 from backstay.kernel.features.update import (
     CompleteUpdate,
@@ -105,7 +106,7 @@ OPENS = {
 }
 CLOSES = {
     *("WorkflowCompleted", "WorkflowFailed", "WorkflowTimedOut", "WorkflowContinuedAsNew"),
-    *("WorkflowCancelled", "WorkflowTerminated"),
+    *("WorkflowCancelled", "WorkflowTerminated", "WorkflowRewound"),
 }
 AFTERWARDS = {
     *("UpdateCompleted", "ActivityCancelled", "ParentClosePolicyApplied", "ParentClosePolicyFailed"),
@@ -230,8 +231,9 @@ class Act(NamedTuple):
 CALM = ["complete"] * 6 + ["claim"] * 5 + ["finish"] * 4 + ["fail"] * 3 + ["due"] * 3
 CALM += ["start", "stale", "break", "renew", "release", "offer", "reconcile"]
 CALM += ["signal"] * 5 + ["update"] * 4 + ["both", "both", "pause", "unpause", "unpause", "stop", "archive", "repair"]
+CALM += ["rewind"]
 TALK = ["complete"] * 8 + ["claim"] * 3 + ["signal"] * 6 + ["update"] * 5 + ["due"] * 3
-TALK += ["both", "stop", "release", "break", "reconcile", "finish"]
+TALK += ["both", "stop", "release", "break", "reconcile", "finish", "rewind"]
 WILD = [*CALM, "beat", "beat", "beat", "lose", "reserve", "retry now", "retry now", "retry now", "skip wait"]
 
 
@@ -438,6 +440,20 @@ class Story:
                 if act.how > 1 or act.which > 2:
                     return self.message(act._replace(verb="signal"))
                 return Terminate() if act.how else Cancel()
+            case "rewind":
+                if flow.state.run is None:
+                    return self.message(act._replace(verb="start"))
+                step = 1 + act.taker
+                replaced: dict[int, bytes | None] = {step: b"given"} if act.how == 2 else {}
+                return Rewind(
+                    at=None
+                    if act.how == 1
+                    else f"event:{2 + (7 * act.which + act.how + act.taker) % len(flow.history)}",
+                    set=replaced,
+                    history=reread(flow.machine, flow.history),
+                    from_run_id=flow.run.run_id,
+                    routing=flow.run.routing,
+                )
             case "archive":
                 keys = sorted(flow.histories)
                 key = keys[act.which % len(keys)]
@@ -576,7 +592,7 @@ def history_adds_up(story: Story) -> None:
         times = [entry.at for entry in history]
         assert times == sorted(times)
     # Across runs too, but for what is said of an earlier one when it is archived.
-    lived = [e for history in flow.histories.values() for e in history if "Archive" not in e.type]
+    lived = [e for history in flow.histories.values() for e in own(history) if "Archive" not in e.type]
     assert [entry.at for entry in lived] == sorted(entry.at for entry in lived)
 
 
@@ -595,8 +611,15 @@ def every_run_numbers_its_own_commands(story: Story) -> None:
     flow = story.flow
     for key, row in flow.runs.items():
         own = [command for command in flow.commands if command.run == key]
-        assert [command.sequence for command in own] == list(range(1, len(own) + 1))
-        assert [command.id for command in own] == [command_id(row.run_id, number) for number in range(1, len(own) + 1)]
+        # A rewound run does not give the numbers of commands again whose events it has taken over.
+        entries = copies(flow.histories.get(key, ()))[2:]  # the first two name the start of this run
+        named = [e.context.command_id or getattr(e.event, "workflow_command_id", None) or "" for e in entries]
+        taken = max((int(id.partition("-c")[2]) for id in named if run_of(id) == row.run_id), default=0)
+        first = own[0].sequence or 0
+        assert first > taken if source(story, key) is not None else first == 1
+        numbers = list(range(first, first + len(own)))
+        assert [command.sequence for command in own] == numbers
+        assert [command.id for command in own] == [command_id(row.run_id, number) for number in numbers]
         assert {command.requested_run_id for command in own} <= {None, row.run_id}
 
 
@@ -605,8 +628,9 @@ def what_is_accepted_is_told_in_the_order_of_the_commands(story: Story) -> None:
     numbers = {row.run_id: row.number for row in flow.runs.values()}
     told = (SignalReceived, UpdateAccepted, UpdateRejected, CancelRequested)
     for history in flow.histories.values():
-        commands = [entry.context for entry in history if isinstance(entry.event, told)]
-        order = [(numbers[run_of(context.command_id or "")], context.command_sequence) for context in commands]
+        # A command that a run has taken over with the history of another one has the place that it had there.
+        commands = [origin(story, entry.context.command_id or "") for entry in history if isinstance(entry.event, told)]
+        order = [(numbers[run_of(id)], int(id.partition("-c")[2])) for id in commands]
         assert order == sorted(set(order))
 
 
@@ -618,6 +642,58 @@ def nothing_that_code_was_told_stands_before_what_it_decided_without_it(story: S
             if context.decided_after is not None and "-w" in (context.task_id or ""):  # an ordinary task
                 unseen = history[context.decided_after : entry.sequence - 1]
                 assert not [other for other in unseen if isinstance(other.event, told)]
+
+
+def own(history: Sequence[Recorded]) -> Sequence[Recorded]:
+    """The events that a run has recorded itself."""
+    return history[len(copies(history)) :]
+
+
+def copies(history: Sequence[Recorded]) -> Sequence[Recorded]:
+    """The events that a rewound run has taken over from the run before."""
+    return history[: max((at for at, entry in enumerate(history) if entry.type == "HistoryInherited"), default=0)]
+
+
+def source(story: Story, key: int) -> tuple[int, HistoryInherited] | None:
+    """The run whose history a run has taken over, and how."""
+    flow = story.flow
+    found = [e.event for e in flow.histories.get(key, ()) if isinstance(e.event, HistoryInherited)]
+    keys = {row.run_id: old for old, row in flow.runs.items()}
+    return (keys[found[-1].from_workflow_run_id], found[-1]) if found else None
+
+
+def origin(story: Story, id: str) -> str:
+    """The id of a command or signal before rewound runs took over its event, each under an id of its own."""
+    for key, row in story.flow.runs.items():
+        taken = source(story, key)
+        if row.run_id == run_of(id) and taken is not None:
+            number = int(id.partition("-")[2][1:])
+            mine = [e for e in copies(story.flow.histories[key]) if run_of(e.context.command_id or "") == row.run_id]
+            if number in {entry.context.command_sequence for entry in mine}:
+                return origin(story, f"{story.flow.runs[taken[0]].run_id}-{id.partition('-')[2]}")
+    return id
+
+
+def standing(story: Story) -> tuple[list[Recorded], set[int]]:
+    """What stands of the chain of runs that the current one belongs to: no rewind has taken it back. And all its runs."""
+    flow = story.flow
+    keys = {row.run_id: key for key, row in flow.runs.items()}
+    found: list[Recorded] = []
+    runs: set[int] = set()
+    key: int | None = flow.run.key
+    while key is not None:
+        found = [*flow.histories[key], *found]
+        runs.add(key)
+        while (taken := source(story, key)) is not None:
+            key = taken[0]
+            runs.add(key)
+        before = [e.event.continued_from_run_id for e in flow.histories[key] if isinstance(e.event, WorkflowStarted)]
+        key = keys[before[0]] if before and before[0] is not None else None
+    return found, runs
+
+
+def ids(history: Sequence[Recorded], kind: str, field: str) -> list[str]:
+    return [getattr(entry.event, field) for entry in history if entry.type == kind]
 
 
 def accepted(story: Story, command_type: str) -> list[tuple[str, int]]:
@@ -639,20 +715,28 @@ def every_accepted_signal_is_received_and_applied_once(story: Story) -> None:
     if flow.state.run is None:
         return
     received = facts(story, "SignalReceived", "signal_id")
-    applied = [id for _, id in facts(story, "SignalApplied", "signal_id")]
+    applied = facts(story, "SignalApplied", "signal_id")
     assert len(set(received)) == len(received), "told twice to one run"
-    assert len(set(applied)) == len(applied), "applied twice"
+    assert len(set(applied)) == len(applied), "applied twice by one run"
+    stands, runs = standing(story)
+    counts = Counter(origin(story, id) for id in ids(stands, "SignalApplied", "signal_id"))
+    assert set(counts.values()) <= {1}, "applied twice, and neither was taken back"
     held = [event.signal_id for event, _ in flow.state.buffered_events if isinstance(event, SignalReceived)]
     known = accepted(story, "signal")
-    assert {id for _, id in received} <= {id for id, _ in known}
-    for id, origin in known:
-        open = (flow.run.key, id) in received
-        assert not (open and id in held)
-        if flow.run.is_open and flow.run.key == origin:
-            assert open or id in held, "lost"
-        if flow.runs[origin].closed_reason == "continued" and (origin, id) in received and id not in applied:
-            assert any(key > origin and other == id for key, other in received), "lost on the way to the next run"
+    assert {origin(story, id) for _, id in received} <= {id for id, _ in known}
+    here = [origin(story, id) for key, id in received if key == flow.run.key]
+    assert len(set(here)) == len(here), "told twice to one run, under two ids"
     waiting = flow.run.part(Signals).received
+    for id, first in known:
+        assert not (id in here and id in held)
+        if flow.run.is_open and flow.run.key == first:
+            assert id in here or id in held, "lost"
+        # A signal that arrived during the last task of a run never got into history if the run ended meanwhile.
+        never = flow.runs[first].closed_reason not in (None, "rewound", "continued") and (first, id) not in received
+        if flow.run.is_open and first in runs and id not in counts and not never:
+            assert id in held or id in {origin(story, other) for other in waiting}, "lost on the way to this run"
+        if flow.runs[first].closed_reason == "continued" and (first, id) in received and (first, id) not in applied:
+            assert any(key > first and origin(story, other) == id for key, other in received), "lost after that run"
     assert all(entry.sequence > flow.state.cursor for entry in waiting.values() if entry.handler)
 
 
@@ -674,17 +758,42 @@ def every_accepted_update_ends_once(story: Story) -> None:
     flow = story.flow
     if flow.state.run is None:
         return
-    ends = Counter(id for _, id in facts(story, "UpdateCompleted", "update_id"))
+    ended = [id for history in flow.histories.values() for id in ids(own(history), "UpdateCompleted", "update_id")]
+    ends = Counter(ended)
     open = [
         *flow.run.part(Updates).pending,
         *(e.update_id for e, _ in flow.state.buffered_events if isinstance(e, UpdateAccepted)),
     ]
     assert len(set(open)) == len(open)
-    for id, _ in accepted(story, "update"):
+    taken_over = {
+        id for history in flow.histories.values() for id in ids(copies(history), "UpdateAccepted", "update_id")
+    }
+    known = {id for id, _ in accepted(story, "update")}
+    for id in known:
         assert ends[id] == (0 if id in open else 1)
-    assert set(ends) <= {id for id, _ in accepted(story, "update")}
-    applied = [id for _, id in facts(story, "UpdateApplied", "update_id")]
-    assert len(set(applied)) == len(applied)
+    assert set(ends) <= known | taken_over
+    stands, _ = standing(story)
+    for kind in ("UpdateApplied", "UpdateCompleted"):
+        once = [origin(story, id) for id in ids(stands, kind, "workflow_command_id")]
+        assert len(set(once)) == len(once)
+    lived = [entry.event for history in flow.histories.values() for entry in history]
+    failed = {
+        origin(story, event.workflow_command_id or "")
+        for event in lived
+        if isinstance(event, UpdateCompleted) and event.terminal_reason is not None
+    }
+    applied = {origin(story, id) for id in ids(stands, "UpdateApplied", "workflow_command_id")}
+    assert not failed & applied, "its sender knows that it failed, and yet it was applied"
+
+
+def a_rewind_keeps_what_was_told_and_answered_before_its_point(story: Story) -> None:
+    kinds = {"SignalReceived", "SignalApplied", "UpdateRejected", "UpdateCompleted", "CancelRequested"}
+    for key, history in story.flow.histories.items():
+        taken = source(story, key)
+        if taken is not None:
+            before = story.flow.histories[taken[0]][: taken[1].inherited_through]
+            kept = [entry.type for entry in copies(history) if entry.type in kinds]
+            assert kept == [entry.type for entry in before if entry.type in kinds]
 
 
 def what_a_worker_leaves_behind_is_recorded_before_what_follows(story: Story) -> None:
@@ -713,6 +822,7 @@ LAWS = [
     every_accepted_signal_is_received_and_applied_once,
     signals_are_applied_in_order,
     every_accepted_update_ends_once,
+    a_rewind_keeps_what_was_told_and_answered_before_its_point,
     what_a_worker_leaves_behind_is_recorded_before_what_follows,
 ]
 

@@ -184,6 +184,11 @@ def update_task_id(run_id: str, sequence: int) -> str:
     return f"{run_id}-v{sequence}"
 
 
+def is_update_task(task_id: str) -> bool:
+    """Whether a task is that of an update."""
+    return task_id.partition("-")[2].startswith("v")
+
+
 def child_call_id(run_id: str, step: int) -> str:
     return f"{run_id}-h{step}"
 

@@ -6,16 +6,26 @@ from typing import Any
 
 import pytest
 
-from backstay.kernel.features.activity import Activities, ActivityScheduled, RetryPolicy, ScheduleActivity
-from backstay.kernel.features.cancel import Cancel, requested
+from backstay.kernel.command import Command
+from backstay.kernel.features.activity import (
+    Activities,
+    ActivityFailed,
+    ActivityScheduled,
+    RetryPolicy,
+    ScheduleActivity,
+)
+from backstay.kernel.features.archive import Archive
+from backstay.kernel.features.cancel import Cancel, Terminate, requested
 from backstay.kernel.features.child import StartChildWorkflow
 from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.failures import Failures
 from backstay.kernel.features.fork import Fork, HistoryInherited, Rewind
 from backstay.kernel.features.signal import ApplySignal, OpenSignalWait, SignalReceived, Signals
 from backstay.kernel.features.start import RecordedDefinition, WorkflowStarted
 from backstay.kernel.features.timer import StartTimer, Timers
+from backstay.kernel.features.update import CompleteUpdate, UpdateApplied, Updates
 from backstay.kernel.message import Refused
-from backstay.kernel.values import Routing
+from backstay.kernel.values import Routing, failure_id
 from backstay.kernel.views.timeline import tell
 from backstay.kernel.words import Story
 
@@ -253,3 +263,90 @@ def test_a_run_that_has_ended_leaves_its_signals_to_the_next_one() -> None:
     flow.complete(wait, ApplySignal(step=2, signal_id=go), FailWorkflow(message="boom"))
     rewound(flow, "charge")
     assert list(flow.run.part(Signals).received) == [go], "its sender knows that it was accepted"
+
+
+def updated(*commands: Command) -> Flow:
+    """Two updates: the first one is applied, the second one is open."""
+    flow = given(*commands, definition=TALKING)
+    flow.update()
+    flow.complete(CompleteUpdate(update_id=next(iter(flow.run.part(Updates).pending))))
+    flow.update()
+    return flow
+
+
+def test_an_update_that_was_answered_during_a_step_is_kept_though_the_step_is_not() -> None:
+    flow = updated(CHARGE)
+    fork = forked(flow, f"event:{len(flow.history) - 1}")
+    kept = names(fork.history)
+    assert "ActivityScheduled" not in kept
+    assert (kept.count("UpdateAccepted"), kept.count("UpdateCompleted")) == (1, 1)
+    assert fork.run.part(Updates).pending == {}
+
+
+def test_the_number_of_a_command_that_is_kept_is_not_given_again() -> None:
+    flow = given(CHARGE)
+    flow.start(duplicate_policy="return_existing_active")  # its second command
+    rewound(flow, f"event:{len(flow.history)}")
+    second = flow.run.run_id
+    given_ids = [command.id for command in flow.commands if command.run == flow.run.key]
+    kept = {getattr(entry.event, "workflow_command_id", None) for entry in flow.history[2:-1]}
+    assert not kept & set(given_ids)
+    assert {entry.event.workflow_command_id for entry in flow.history[:2]} == {given_ids[0]}  # type: ignore[attr-defined]
+    flow.complete(CompleteWorkflow())
+    rewound(flow, f"event:{len(flow.history) - 1}")
+    late = flow.when(Archive(run_id=second))
+    assert late.reply.command_id not in {*kept, *given_ids}, "not even when the run is an earlier one"
+
+
+def test_the_id_of_a_failure_names_its_place_in_the_new_history() -> None:
+    flow = given(SHIP, CHARGE, definition=TALKING)
+    flow.begin(1)
+    flow.begin(2)
+    flow.fail(2)
+    fork = forked(flow, f"event:{len(flow.history)}")
+    (failed,) = [entry for entry in fork.history if isinstance(entry.event, ActivityFailed)]
+    assert failed.event.failure_id == failure_id(fork.run.run_id, failed.sequence)  # type: ignore[attr-defined]
+    assert list(fork.run.part(Failures).raised) == [failed.event.failure_id]  # type: ignore[attr-defined]
+
+
+def test_an_update_that_is_applied_after_the_point_is_applied_once() -> None:
+    flow = updated()
+    applied = next(entry.sequence for entry in flow.history if isinstance(entry.event, UpdateApplied))
+    fork = forked(flow, f"event:{applied}")
+    assert len(fork.run.part(Updates).pending) == 1
+    assert "UpdateApplied" not in names(fork.history), "a replay runs the handler for it"
+    fork.complete(CompleteUpdate(update_id=next(iter(fork.run.part(Updates).pending))))
+    assert names(fork.history).count("UpdateApplied") == 1
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_an_update_that_failed_because_its_run_ended_is_not_applied_later(ended: bool) -> None:
+    flow = updated()
+    through = len(flow.history)
+    if ended:
+        flow.when(Terminate())
+    rewound(flow, f"event:{through}")
+    assert flow.run.part(Updates).pending == {}, "its sender knows that it failed"
+    assert names(flow.history).count("UpdateAccepted") == 1
+    assert snapshot(flow, refold(flow)) == snapshot(flow)
+
+
+def test_the_task_of_an_update_says_nothing_of_what_the_code_has_seen() -> None:
+    flow = given(definition=TALKING)
+    flow.update()
+    flow.complete(CompleteUpdate(update_id=next(iter(flow.run.part(Updates).pending))))
+    assert flow.state.cursor == 0
+    assert forked(flow, f"event:{len(flow.history)}").state.cursor == 0
+
+
+def test_a_point_among_the_signals_that_a_task_has_applied_leaves_the_others_to_the_code() -> None:
+    flow = given(CHARGE, definition=TALKING)
+    flow.signal("note")
+    flow.signal("note")
+    flow.complete()
+    first = next(entry.sequence for entry in flow.history if entry.type == "SignalApplied")
+    fork = forked(flow, f"event:{first}")
+    assert fork.update().reply.rejection_reason == "earlier_signal_pending"
+    fork.complete()
+    assert names(fork.history).count("SignalApplied") == 2
+    assert fork.run.part(Signals).received == {}

@@ -16,7 +16,7 @@ from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History
 from backstay.kernel.features import close
 from backstay.kernel.features.child.child_side import run_continued
-from backstay.kernel.features.fork.inherit import Inheritance, inherit
+from backstay.kernel.features.fork.inherit import Inheritance, inherit, last_command
 from backstay.kernel.features.fork.prefix import Prefix, plan_of, prefix_of
 from backstay.kernel.features.fork.records import (
     WORDS,
@@ -209,7 +209,8 @@ def rewind(turn: Turn, message: Rewind) -> None:
 
 def _open(turn: Turn, run: Run, message: _FromHistory, prefix: Prefix, started: dict[str, Any]) -> None:
     turn.begin_run(run)
-    turn.command(
+    turn.instance.command_sequence = last_command(message.from_run_id, prefix)
+    command = turn.command(
         "start",
         outcome="started_new",
         source=message.source,
@@ -220,6 +221,7 @@ def _open(turn: Turn, run: Run, message: _FromHistory, prefix: Prefix, started: 
         turn,
         run,
         Inheritance(
+            command_id=command.id,
             from_run_id=message.from_run_id,
             prefix=prefix,
             replaced=message.set,

@@ -6,6 +6,7 @@ open among them begins again: its times count from now.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +18,11 @@ from backstay.kernel.features.activity.records import ActivityCompleted, Activit
 from backstay.kernel.features.child.records import Children, ChildRunCompleted, ChildWorkflowScheduled, identity
 from backstay.kernel.features.fork.prefix import Prefix, step_of
 from backstay.kernel.features.side_effect import SideEffectRecorded
+from backstay.kernel.features.signal import Signals
 from backstay.kernel.features.start import (
     RecordedDefinition,
     StartAccepted,
+    StartRejected,
     WorkflowDefinitionAdopted,
     WorkflowStarted,
 )
@@ -28,13 +31,14 @@ from backstay.kernel.features.timer import TimerScheduled
 from backstay.kernel.groups import Groups
 from backstay.kernel.state import Run
 from backstay.kernel.turn import Turn
-from backstay.kernel.values import Micros, Routing, attempt_id, seconds
+from backstay.kernel.values import Micros, Routing, attempt_id, is_update_task, run_of, seconds
 
 
 class Inheritance(Struct, frozen=True, kw_only=True):
     """What changes on the way: `replaced` are results by step; `started` are fields of `WorkflowStarted`; `definition`
-    is that of the code that goes on, if it is known, and `routing` finds that code."""
+    is that of the code that goes on, if it is known, and `routing` finds that code. `command_id`: of the start."""
 
+    command_id: str
     from_run_id: str
     prefix: Prefix
     replaced: Mapping[int, bytes | None]
@@ -43,25 +47,37 @@ class Inheritance(Struct, frozen=True, kw_only=True):
     routing: Routing
 
 
+def last_command(run_id: str, prefix: Prefix) -> int:
+    """The highest number of a command of this run that a prefix names. The new run does not give it again."""
+    named = (
+        id
+        for entry in prefix.entries
+        for id in (entry.context.command_id, getattr(entry.event, "workflow_command_id", None))
+    )
+    return max((int(id.rpartition("-c")[2]) for id in named if id is not None and run_of(id) == run_id), default=0)
+
+
 def inherit(turn: Turn, run: Run, what: Inheritance) -> None:
     """Begin a run, which is the current one of this turn, with the events of a prefix."""
     names = _Renamed(what.from_run_id, run.run_id)
-    commands = cursor = 0
+    cursor = 0
     last_at = run.last_at
     for entry in what.prefix.entries:
+        names.lengths[entry.sequence] = run.length + 1
         event: Event = names.of(entry.event)
         context: Context = names.of(entry.context)
-        names.lengths[entry.sequence] = run.length + 1
         after = context.decided_after
         if after is not None:
             after = names.length(after)
-            cursor = max(cursor, after)
+            if context.task_id is not None and not is_update_task(context.task_id):
+                cursor = max(cursor, after)
             context = replace(context, decided_after=after)
-        commands = max(commands, context.command_sequence or 0)
         step = step_of(event)
         match event:
-            case StartAccepted():
+            case StartAccepted() | StartRejected():
                 event = replace(event, workflow_instance_id=turn.instance.workflow_id)
+                if run.length == 0:
+                    event = replace(event, workflow_command_id=what.command_id)
             case WorkflowStarted():
                 event = _started(turn, event, what)
             case WorkflowDefinitionAdopted() if what.definition is not None:
@@ -81,8 +97,9 @@ def inherit(turn: Turn, run: Run, what: Inheritance) -> None:
     run.last_at = max(run.last_at, last_at)  # what the run records itself stands after the run that it continues
     if run.grouped:
         run.part(Groups).clear_effects()
-    turn.instance.command_sequence = max(turn.instance.command_sequence, commands)
-    turn.instance.cursor = cursor
+    # The point may stand among the signals that a task has applied: the code has not handled those after it.
+    waiting = (signal.sequence - 1 for signal in run.part(Signals).received.values() if signal.handler)
+    turn.instance.cursor = min([cursor, *waiting])
     for task in turn.features.expect(turn.instance).tasks.values():
         if task.kind == "activity":
             turn.put_task(task)
@@ -93,6 +110,7 @@ def _started(turn: Turn, event: WorkflowStarted, what: Inheritance) -> WorkflowS
         return None if timeout is None else turn.now + seconds(timeout)
 
     fields: dict[str, Any] = {
+        "workflow_command_id": what.command_id,
         "workflow_instance_id": turn.instance.workflow_id,
         "execution_deadline_at": deadline(event.execution_timeout_seconds),
         "run_deadline_at": deadline(event.run_timeout_seconds),
@@ -165,7 +183,11 @@ class _Renamed:
         if not text.startswith(self._old) or text[len(self._old) : len(self._old) + 1] not in ("", "-"):
             return text
         rest = text[len(self._old) :]
-        if rest.startswith("-u"):  # the id of an update says after which event it was accepted
-            number, dot, after = rest.partition(".")
-            rest = f"{number}.{self.length(int(after))}" if dot and after.isdecimal() else rest
+        placed = _PLACED.fullmatch(rest)
+        if placed is not None:
+            rest = f"{placed[1]}{self.length(int(placed[2]))}"
         return self._new + rest
+
+
+_PLACED = re.compile(r"(-[fewv]|-u[0-9]+\.)([0-9]{1,18})")
+"""Ids that say a place in history: of failures, events and workflow tasks, and of updates, where they were accepted."""

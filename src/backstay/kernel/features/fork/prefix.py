@@ -5,7 +5,8 @@ the type of an activity or child (`charge`: its last step is done anew). Without
 
 What is open at the point begins again. Steps after which no kept step comes are left out: the code asks for them again,
 with the arguments that it has now. Others stay as they were scheduled, and only their attempts are left out. An open
-child cannot be asked for twice under one step, so there a point is refused.
+child cannot be asked for twice under one step, so there a point is refused. An update that its handler answered after the
+point is handled again; one that it never answered is left out, because its sender is told that it failed.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from backstay.kernel.features.side_effect import SideEffectRecorded
 from backstay.kernel.features.signal import Signals, SignalWaitOpened
 from backstay.kernel.features.start import STANDALONE
 from backstay.kernel.features.timer import Timers, TimerScheduled
+from backstay.kernel.features.update import UpdateAccepted, UpdateApplied, UpdateCompleted, Updates
 from backstay.kernel.message import Refused
 from backstay.kernel.state import Instance, Run
 from backstay.kernel.tables import FeatureTables
@@ -73,15 +75,22 @@ def prefix_of(
             f"the child at step {child} is open at this point, and later steps are kept; fork at step {child} instead",
             field="at",
         )
+    in_hand = run.part(Updates).pending.keys()
+    unanswered = in_hand - _answered(history)
     entries: list[Recorded] = []
     for entry in body[:through]:
-        step = step_of(entry.event)
+        event = entry.event
+        if isinstance(event, UpdateAccepted) and event.update_id in unanswered:
+            continue
+        if isinstance(event, UpdateApplied) and event.update_id in in_hand:
+            continue
+        step = step_of(event)
         if step is None or (step not in open_steps and step not in replaced):
             entries.append(entry)
         elif step in replaced:
             if not any(step_of(kept.event) == step for kept in entries):
                 entries.append(entry)
-        elif step in begins_again and isinstance(entry.event, OPENERS):
+        elif step in begins_again and isinstance(event, OPENERS):
             entries.append(entry)
     return Prefix(entries, through, begins_again)
 
@@ -108,7 +117,9 @@ def plan_of(
 
 
 def step_of(event: Event) -> int | None:
-    """The step that an event is about."""
+    """The step that an event is about. An update only says at which step the run stood."""
+    if isinstance(event, UpdateApplied | UpdateCompleted):
+        return None
     step = getattr(event, "sequence", None)
     return getattr(event, "step", None) if step is None else step
 
@@ -211,6 +222,12 @@ def _open_steps(run: Run) -> set[int]:
         *run.part(Conditions).open,
         *run.part(Signals).waits,
     }
+
+
+def _answered(history: Sequence[Recorded]) -> set[str]:
+    """The updates that their handler has answered. Others fail when their run ends."""
+    ends = (entry.event for entry in history if isinstance(entry.event, UpdateCompleted))
+    return {end.update_id for end in ends if end.terminal_reason is None}
 
 
 def _effects(history: Sequence[Recorded]) -> Iterator[RepeatedEffect]:
