@@ -405,7 +405,7 @@ async def test_the_event_loop_of_a_workflow_refuses_calls_that_have_no_place_in_
             await app.execute(run, "r")
 
 
-@pytest.mark.parametrize("nap", [float("inf"), 1e12])
+@pytest.mark.parametrize("nap", [float("nan"), 1e12])
 async def test_a_sleep_without_end_is_the_codes_own_error(nap: float) -> None:
     @workflow
     async def run() -> str:

@@ -1,8 +1,13 @@
 """The event loop of an `async def` workflow: small, deterministic, and its time is durable.
 
 Callbacks run first in, first out. `call_later` is a durable timer; cancelling its handle cancels the timer. Sockets, threads,
-signals and processes do not exist here. It is pumped on a greenlet, so that a blocking durable call inside `async` code works
-and blocks this run only.
+signals and processes do not exist here: what asks for them is refused with a sentence that names the alternative. It is pumped
+on a greenlet, so that a blocking durable call inside `async` code works and blocks this run only.
+
+**Libraries.** asyncio's own tools, and anyio's on top of them, work unchanged. In three places they leave an order or a decision
+to the process, which a replay would not repeat, and the loop decides it: the order in which a cancel scope of anyio wakes its
+tasks (`WorkflowLoop.woken`), whether the deadline of a timer that fired has passed (`time`), and the order in which
+`asyncio.as_completed` starts coroutines (`backstay.runtime_hooks`).
 """
 
 from __future__ import annotations
@@ -10,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import signal
 import sys
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from operator import itemgetter
 from typing import Any
 from zlib import crc32
 
@@ -34,13 +41,24 @@ log = logging.getLogger("backstay.workflow")
 class _Timer(asyncio.TimerHandle):
     """A pending `call_later`. It becomes a durable timer at once and is cancelled with it."""
 
-    step: int = 0
+    step: int | None = None  # none: it never fires
 
     def cancel(self) -> None:
         if not self.cancelled():
             super().cancel()
             loop: Any = self._loop  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
-            loop.cancel_timer(self.step)
+            if self.step is not None:
+                loop.cancel_timer(self.step)
+
+
+_TASK = itemgetter(0)
+_NO_PLACE = "has no place in a workflow"
+_IN_AN_ACTIVITY = "do it in an activity"
+_THREAD = "make it an activity: a `def` activity runs on a thread, and its result is recorded"
+_OF_A_SCOPE = (
+    "Cancelled via cancel scope ",
+    "Cancelled by cancel scope ",
+)  # how anyio marks the cancellations of its scopes
 
 
 class _Task(asyncio.Task[Any]):
@@ -53,6 +71,21 @@ class _Task(asyncio.Task[Any]):
         number = loop.next_task()
         self._hash = loop.base + number
         super().__init__(coroutine, loop=loop, name=name or f"task-{number}", **options)
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not (isinstance(msg, str) and msg.startswith(_OF_A_SCOPE)):
+            return super().cancel(msg)
+        loop: Any = self.get_loop()
+        ready = loop.ready_count()
+        cancelled = super().cancel(msg)
+        loop.woken(self._hash, ready)
+        return cancelled
+
+    @property
+    def _loop(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        # asyncio asks `get_loop()`. anyio reads this when it gives work to a thread, before that thread starts. A refusal
+        # later would come after the work was done.
+        raise DurableCallRefused(f"a thread {_NO_PLACE}; {_THREAD}")
 
     def __hash__(self) -> int:
         return self._hash
@@ -73,6 +106,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._alive: list[asyncio.Task[Any]] = []
         self._prune_at = 64
         self._strays: list[AsyncGenerator[Any, Any]] = []  # async generators to be closed with the run
+        self._woken: list[
+            tuple[int, asyncio.Handle]
+        ] = []  # the handles at the end of `_ready` that one cancel scope put there
+        self._reached = 0.0  # the latest deadline of a timer that has fired
         self._hooks: Any = (None, None)  # of the loop that this one runs inside of
 
     # -- running
@@ -162,17 +199,22 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
         def fired(outcome: Outcome) -> None:
             if not handle.cancelled():
+                if handle.when() > self._reached:
+                    self._reached = handle.when()
                 self._ready.append(handle)
                 self._wake()
 
-        handle.step = self._live_run.ask(TimerCall(to_seconds(max(delay, 0.0))), fired)
+        if delay != math.inf:  # which never comes: it needs no timer
+            handle.step = self._live_run.ask(TimerCall(to_seconds(max(delay, 0.0))), fired)
         return handle
 
     def call_at(
         self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
         # asyncio adds `time()` to a delay and hands the sum over; take the noise of that sum away again.
-        return self.call_later(round(when - self.time(), 6), callback, *args, context=context)
+        handle = self.call_later(round(when - self.time(), 6), callback, *args, context=context)
+        handle._when = when  # pyright: ignore[reportAttributeAccessIssue]
+        return handle
 
     def cancel_timer(self, step: int) -> None:
         if not self._live_run.abandoned:
@@ -183,7 +225,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """asyncio tells its loop about cancelled timers; ours already knows."""
 
     def time(self) -> float:
-        return self._live_run.read_clock() / SECOND
+        # A deadline whose timer has fired has passed: also if the clock, which counts in microseconds, lacks the noise of
+        # that float, and if an operator has skipped the wait. A library that compares the two would arm another timer.
+        now = self._live_run.read_clock() / SECOND
+        return now if now > self._reached else self._reached
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -198,9 +243,32 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._alive.append(task)
         return task
 
+    def ready_count(self) -> int:
+        return len(self._ready)
+
+    def woken(self, task: int, before: int) -> None:
+        """Put the handles that the cancellation of this task has made ready in the order of the tasks' creation.
+
+        A cancel scope of anyio keeps the scopes inside it in a set, in the order of their addresses, which differs from process
+        to process. The handles that it makes ready in one go stand at the end of `_ready`: as long as nothing else came
+        between, they are sorted by `task`, the hash of theirs.
+        """
+        ready, woken = self._ready, self._woken
+        added = [(task, ready.pop()) for _ in range(len(ready) - before)][::-1]
+        if not (woken and ready and ready[-1] is woken[-1][1]):
+            woken.clear()
+        for _ in woken:
+            ready.pop()
+        woken += added
+        woken.sort(key=_TASK)
+        ready.extend(handle for _, handle in woken)
+
     def next_task(self) -> int:
         self._tasks += 1
         return self._tasks
+
+    def get_task_factory(self) -> None:
+        """Return None: tasks are always of this loop's own kind."""
 
     def get_debug(self) -> bool:
         return False
@@ -218,8 +286,17 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         if not (run.abandoned or run.replaying or run.looking):
             log.error("%s", context.get("message", "error in workflow"), exc_info=context.get("exception"))
 
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.call_exception_handler(context)
+
+    def get_exception_handler(self) -> None:
+        """Return None: errors that no code waits for are logged."""
+
     async def shutdown_asyncgens(self) -> None:
         """Async generators of workflow code are closed with their run."""
+
+    async def shutdown_default_executor(self) -> None:
+        """There is none."""
 
 
 def for_the_process(error: BaseException) -> bool:
@@ -252,33 +329,27 @@ def _unwind(coroutine: Any) -> None:
     greenlets.keep_for_ever(coroutine)
 
 
-def _refused(name: str) -> property:
+def _refused(name: str, advice: str) -> property:
     def refuse(_: WorkflowLoop) -> Any:
-        raise DurableCallRefused(f"loop.{name}() has no place in a workflow; do it in an activity")
+        raise DurableCallRefused(f"loop.{name}() {_NO_PLACE}; {advice}")
 
     return property(refuse)
 
 
+_REFUSED = {
+    "run_in_executor set_default_executor": _THREAD,
+    "call_soon_threadsafe": "another thread sends the run a signal or an update",
+    "run_forever run_until_complete stop close": "await it; the run is already on an event loop, which ends with it",
+    "add_signal_handler remove_signal_handler": "a worker handles the signals of its process; cancel the run, or send it a signal",
+    "set_task_factory": "start tasks with asyncio.create_task() or in a task group",
+    "set_exception_handler": "handle the errors of a task where it is awaited; the others are logged",
+    "set_debug": "dw debug shows a run event by event",
+    "create_connection create_server create_datagram_endpoint create_unix_connection create_unix_server start_tls sendfile"
+    " connect_accepted_socket sock_accept sock_connect sock_recv sock_recv_into sock_recvfrom sock_recvfrom_into sock_sendall"
+    " sock_sendfile sock_sendto getaddrinfo getnameinfo add_reader remove_reader add_writer remove_writer connect_read_pipe"
+    " connect_write_pipe subprocess_exec subprocess_shell": _IN_AN_ACTIVITY,
+}
 # One by one, because a look at the name of every attribute makes all others five times as dear.
-for _name in (
-    "call_soon_threadsafe",
-    "run_in_executor",
-    "create_connection",
-    "create_server",
-    "create_datagram_endpoint",
-    "create_unix_connection",
-    "create_unix_server",
-    "subprocess_exec",
-    "subprocess_shell",
-    "add_signal_handler",
-    "getaddrinfo",
-    "getnameinfo",
-    "sock_connect",
-    "sock_recv",
-    "sock_sendall",
-    "connect_read_pipe",
-    "connect_write_pipe",
-    "run_forever",
-    "run_until_complete",
-):
-    setattr(WorkflowLoop, _name, _refused(_name))
+for _names, _advice in _REFUSED.items():
+    for _name in _names.split():
+        setattr(WorkflowLoop, _name, _refused(_name, _advice))

@@ -16,13 +16,15 @@ import threading
 import time
 import urllib.request
 import uuid
-from asyncio import as_completed
 from datetime import date, datetime
 from pathlib import Path
 from random import choice
 from subprocess import run as sh
 from time import time as t
 
+import anyio
+import anyio.to_process
+import anyio.to_thread
 from casebook import primitives as hf
 from casebook.primitives import activity, async_activity, gather, side_effect, sleep, spawn, wait
 
@@ -134,8 +136,11 @@ async def loops(loop):
     asyncio.run(print())  #: asyncio
     await asyncio.to_thread(print)  #: asyncio
     await loop.run_in_executor(None, print)  #: asyncio
-    for _ in as_completed([]):  #: asyncio
-        pass
+    anyio.run(print)  #: asyncio
+    await anyio.to_thread.run_sync(print)  #: asyncio
+    await anyio.to_process.run_sync(print)  #: asyncio
+    await anyio.run_process("ls")  #: io
+    await anyio.connect_tcp("localhost", 80)  #: io
 
 
 def sets(xs):

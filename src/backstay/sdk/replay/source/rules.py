@@ -35,7 +35,6 @@ ENVIRONMENT = Rule("environment", "pass it as an argument, or read it in backsta
 THREAD = Rule("thread", "use backstay.spawn(), or an activity for blocking work")
 EVENT_LOOP = Rule("asyncio", "await it; the run is already on an event loop")
 EXECUTOR = Rule("asyncio", "use an activity")
-AS_COMPLETED = Rule("asyncio", "it iterates a set; use backstay.race()")
 
 _BY_NAME: tuple[tuple[Rule, str, str], ...] = (
     (CLOCK, "time", "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns"),
@@ -64,9 +63,16 @@ _BY_NAME: tuple[tuple[Rule, str, str], ...] = (
     (IO, "asyncio", "open_connection start_server create_subprocess_exec create_subprocess_shell"),
     (ENVIRONMENT, "os", "environ environb getenv getenvb putenv unsetenv getpid getppid getlogin"),
     (THREAD, "os", "fork forkpty kill posix_spawn"),
+    (
+        IO,
+        "anyio",
+        "open_file open_process run_process connect_tcp connect_unix create_tcp_listener create_unix_listener",
+    ),
     (EVENT_LOOP, "asyncio", "run"),
+    (EVENT_LOOP, "anyio", "run"),
     (EXECUTOR, "asyncio", "to_thread run_coroutine_threadsafe"),
-    (AS_COMPLETED, "asyncio", "as_completed"),
+    (EXECUTOR, "anyio.to_thread", "run_sync"),
+    (EXECUTOR, "anyio.to_process", "run_sync"),
 )
 NAMED = {f"{owner}.{name}": rule for rule, owner, names in _BY_NAME for name in names.split()}
 
