@@ -6,6 +6,7 @@ folding the stored history gives the live state at every point; and when all is 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -18,9 +19,10 @@ from backstay.kernel.features.activity import ScheduleActivity
 from backstay.kernel.features.cancel import Cancel, Terminate
 from backstay.kernel.features.child import CancelChild, Children, SignalChild, StartChildWorkflow
 from backstay.kernel.features.child.messages import AskAfterSignals, SignalFromParent, SignalsArrived
-from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow
+from backstay.kernel.features.close import CompleteWorkflow, FailWorkflow, WorkflowCompleted
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.deadline import Due
+from backstay.kernel.features.fork import Rewind
 from backstay.kernel.features.reconcile import Reconcile
 from backstay.kernel.features.timer import StartTimer
 from backstay.kernel.message import Refused
@@ -50,7 +52,9 @@ class Family:
     def step(self) -> None:
         random = self.random
         self.world.now += random.choice([0, 0, SECOND, 6 * SECOND])
-        match random.choice(["work"] * 8 + ["deliver"] * 8 + ["again", "due", "due", "stop", "ask", "restart", "lose"]):
+        match random.choice(
+            ["work"] * 8 + ["deliver"] * 8 + ["again", "due", "due", "stop", "rewind", "ask", "restart", "lose"]
+        ):
             case "work":
                 self.work()
             case "deliver" if self.world.rows:
@@ -60,6 +64,8 @@ class Family:
             case "stop":
                 flow = self.anyone()
                 flow.when(random.choice([Cancel(), Cancel(), Terminate()]))
+            case "rewind":
+                self.rewind()
             case "lose":
                 self.lose()
             case "ask":
@@ -76,6 +82,15 @@ class Family:
             send = self.random.choice(found)
             del self.world.rows[send.key]
             self.lost.add(getattr(send.message, "request_id", ""))
+
+    def rewind(self) -> None:
+        flow = self.anyone()
+        point = self.random.randrange(2, len(flow.history) + 1)
+        history = list(flow.history)
+        with suppress(Refused):  # behind the end, or over an open child
+            flow.when(
+                Rewind(at=f"event:{point}", history=history, from_run_id=flow.run.run_id, routing=flow.run.routing)
+            )
 
     def anyone(self) -> Member:
         return self.random.choice([flow for flow in self.world.flows.values() if flow.state.run is not None])
@@ -219,12 +234,17 @@ class Family:
         if child is None or child.state.run is None:
             assert kind == "ChildRunCancelled", "given up before it was sent"
             return
-        assert child.run.run_id == event.child_workflow_run_id
-        assert (child.run.number, child.run.status) == (event.child_run_number, event.child_status)
-        assert EVENT[child.run.status] == kind
-        assert child.run.closed_reason == event.closed_reason
+        (run,) = (run for run in child.runs.values() if run.run_id == event.child_workflow_run_id)
+        later: Any = [child.histories[key] for key, row in child.runs.items() if row.number > run.number]
+        assert all(any(entry.type == "HistoryInherited" for entry in history) for history in later[:1]), (
+            "it was the last one until it was rewound"
+        )
+        assert (run.number, run.status) == (event.child_run_number, event.child_status)
+        assert EVENT[run.status] == kind
+        assert run.closed_reason == event.closed_reason
         if kind == "ChildRunCompleted":
-            assert event.output == child.run.ended_by.output  # type: ignore[union-attr]
+            (ended,) = (e.event for e in child.histories[run.key] if isinstance(e.event, WorkflowCompleted))
+            assert event.output == ended.output
 
     def signals_once(self) -> None:
         sent = {send.message.request_id for send in self.world.log if isinstance(send.message, SignalFromParent)}
