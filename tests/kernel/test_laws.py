@@ -45,7 +45,7 @@ from backstay.kernel.features.condition import (
 from backstay.kernel.features.continue_as_new import ContinueAsNew
 from backstay.kernel.features.deadline import Due
 from backstay.kernel.features.failures import Failures
-from backstay.kernel.features.fork import HistoryInherited, Rewind
+from backstay.kernel.features.fork import Fork, HistoryInherited, Rewind
 from backstay.kernel.features.instance_commands import update_of
 from backstay.kernel.features.lease import Claim, Offer, Release
 from backstay.kernel.features.local_activity import LocalAttempt, RecordLocalActivity
@@ -916,6 +916,38 @@ def test_reconciling_restores_every_row_that_a_run_needs_to_end(story_of: list[A
             break
     assert flow.rows == {}
     assert not flow.run.is_open or not (flow.run.part(Activities).open or flow.run.part(Timers).pending)
+
+
+@quick(40)
+@given(acts(WILD), st.integers(0, 2**20))
+def test_a_fork_at_any_point_is_whole_and_goes_on(story_of: list[Act], which: int) -> None:
+    story = Story()
+    flow = story.flow
+    for act in story_of:
+        story.live(act)
+    history = flow.history
+    fork = Flow(flow.machine, "order-2")
+    fork.ids.ulids = flow.ids.ulids + 10  # not the ids of the other one
+    fork.now = flow.now
+    kept = next((at for at, entry in enumerate(history) if entry.type in CLOSES), len(history))
+    fork.when(
+        Fork(
+            from_workflow_id="order-1",
+            at=f"event:{2 + which % (kept - 1)}",
+            history=reread(flow.machine, history),
+            from_run_id=flow.run.run_id,
+            routing=flow.run.routing,
+        )
+    )
+    fork.when(Unpause())
+    for _ in range(60):
+        assert snapshot(fork, refold(fork)) == snapshot(fork)
+        assert set(fork.machine.expect(fork.state).tasks) == set(fork.rows)
+        if not work_once(fork):
+            break
+    failures = [getattr(entry.event, "failure_id", None) for entry in fork.history if entry.type != "FailureHandled"]
+    failures = [id for id in failures if id is not None]
+    assert len(set(failures)) == len(failures)
 
 
 def work_once(flow: Flow) -> bool:

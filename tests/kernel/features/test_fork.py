@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from backstay.kernel.command import Command
+from backstay.kernel.event import clock
 from backstay.kernel.features.activity import (
     Activities,
     ActivityFailed,
@@ -253,6 +254,15 @@ def test_times_never_go_back_across_a_rewind() -> None:
     assert (entry.at, entry.context.clock_skew) == (last, last - instant(1))
     assert flow.runs[flow.run.key].started_at == last
     assert snapshot(flow, refold(flow)) == snapshot(flow)
+
+
+def test_a_signal_that_is_delivered_anew_has_the_time_of_that() -> None:
+    flow = given(definition=TALKING, at=50)
+    flow.signal("go", at=10)  # the clock was set back
+    assert flow.history[-1].context.clock_skew is not None
+    rewound(flow, "event:2", when=100)
+    entry = flow.history[-1]
+    assert (entry.type, entry.at, clock(entry)) == ("SignalReceived", instant(100), instant(100))
 
 
 def test_a_run_that_has_ended_leaves_its_signals_to_the_next_one() -> None:

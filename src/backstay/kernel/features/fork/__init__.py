@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from backstay.kernel.event import Context, Event, Recorded
 from backstay.kernel.feature import Deciding, Feature, History
 from backstay.kernel.features import close
@@ -241,7 +243,11 @@ def _plan(turn: Turn, message: _FromHistory, workflow_id: str) -> ForkPlan:
 def _delivered_after(history: Sequence[Recorded], prefix: Prefix) -> list[tuple[Event, Context]]:
     """The signals and stream messages that arrived after the point. Their senders know that they were accepted."""
     late = history[prefix.through :]
-    return [(entry.event, entry.context) for entry in late if isinstance(entry.event, SignalReceived | MessageReceived)]
+    return [
+        (entry.event, replace(entry.context, clock_skew=None))  # recorded anew, by the clock as it is now
+        for entry in late
+        if isinstance(entry.event, SignalReceived | MessageReceived)
+    ]
 
 
 def _started(history: Sequence[Recorded]) -> WorkflowStarted:
