@@ -209,11 +209,10 @@ def test_packages_are_missing(doctor: Callable[..., Found], place: Place) -> Non
     doctor()
     missing = place.directory / "missing"
     missing.mkdir()
-    for name in ("uvloop", "asyncpg"):
-        (missing / f"{name}.py").write_text(f"raise ModuleNotFoundError('no {name}', name='{name}')\n")
+    (missing / "asyncpg.py").write_text("raise ModuleNotFoundError('no asyncpg', name='asyncpg')\n")
     path = os.pathsep.join([str(missing), os.environ.get("PYTHONPATH", "")])
     found = checks(place.dw("doctor", "--db", "app.db", "--json", PYTHONPATH=path).stdout)
-    assert (found["packages"]["status"], found["packages"]["fix"]) == ("warning", "pip install 'backstay[server]'")
+    assert found["packages"]["status"] == "ok", "a file needs no driver"
     found = checks(place.dw("doctor", "--db", "postgresql://x@127.0.0.1:1/y", "--json", PYTHONPATH=path).stdout)
     assert (found["packages"]["status"], found["packages"]["fix"]) == ("error", "pip install 'backstay[postgresql]'")
     assert list(found) == [*machine.NAMES]

@@ -71,8 +71,8 @@ def test_one_history_is_recorded_of_each_path(shop: Place) -> None:
 
 
 def test_a_history_that_could_not_be_replayed_is_not_recorded(shop: Place) -> None:
-    shop.write("privacy.py", "def gone(value, context):\n    return '[gone]'\n")
-    said = mistaken(shop.ask("record", "--out", "histories", "--redactor", "privacy:gone"))
+    shop.write("veil.py", "def gone(value, context):\n    return '[gone]'\n")
+    said = mistaken(shop.ask("record", "--out", "histories", "--redactor", "veil:gone"))
     assert "is not recorded" in said
     assert "let the redactor return a payload" in said
     assert not list((shop.directory / "histories").iterdir())

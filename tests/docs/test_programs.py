@@ -88,7 +88,7 @@ def test_a_program_of_the_docs_prints_the_same_over_http(program: list[str], tmp
 
 
 def test_every_guide_has_a_program() -> None:
-    without = {"postgresql", "operate", "waterline"}  # they are about commands, files and a page
+    without = {"doctor", "postgresql", "operate", "waterline"}  # they are about commands, files and a page
     guides = sorted((DOCS / "how-to").glob("*.md"))
     assert {page.stem for page in guides if not programs(page)} == without
 

@@ -19,7 +19,7 @@ from ..cli.dw_support import Dev
 from .pages import DOCS, ROOT, blocks, sections
 
 BIN = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-SET_UP = ("make ", ". .venv")
+SET_UP = ("make ", ". .venv", "pip install ", "backstay demo")
 
 _VARIES = [
     (re.compile(r"\b[0-9A-HJKMNP-TV-Z]{26}\b"), "RUN"),

@@ -109,6 +109,6 @@ def test_runs_whose_events_are_damaged_are_stranded_and_counted(place: Place, se
         blocked = get("/flows/running?attention=blocked")["flows"]
         assert {flow["instance_id"] for flow in blocked} == {f"x-{name}" for name in DAMAGE}
         shown = dw(server, "overview")
-        assert "3 runs cannot go on" in shown, shown
+        assert "3 open runs cannot go on" in shown, shown
         assert "3 blocked" in shown, shown
         assert "3 stranded" in dw(server, "system", "liveness")

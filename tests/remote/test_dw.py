@@ -132,9 +132,11 @@ def test_a_worker_and_every_command_over_a_server(shop: Shop) -> None:
         assert "250" in shop.dw("update", "e-1", "amend", "250")
         assert "negative" in shop.dw("update", "e-1", "amend", "-1", code=2)
         assert "waits for" in shop.dw("describe", "e-1")
-        assert "1 run replayed; none would be blocked" in shop.dw("replay", "expense.py")
+        assert "1 open run: 1 fit, 0 would be blocked" in shop.dw("verdict", "--app", "expense.py")
         (shop.directory / "new.py").write_text(EXPENSE.replace("        wait(", "        pay(1)\n        wait("))
-        assert "e-1 (Expense) would be blocked: replay diverged at step 1" in shop.dw("replay", "new.py", code=1)
+        assert "e-1 (Expense) would be blocked: replay diverged at step 1" in shop.dw(
+            "verdict", "--app", "new.py", code=1
+        )
         assert "accepted" in shop.dw("signal", "e-1", "approve", '"ann"')
         assert "paid 250 for ann" in shop.dw("history", "e-1", "--follow")
         shop.dw("start", "expense.py:Expense", "e-2", "1")

@@ -120,11 +120,11 @@ async def test_a_registry_has_room_for_so_many_entries_and_bytes_of_a_namespace(
         kept = StoredRegistry(api.server.store, "kept", Kept, most=3, most_bytes=100)
         for name in "abc":
             await kept.put("one", name, Kept("x"))
-        with pytest.raises(HttpError, match="keeps 3 entries"):
+        with pytest.raises(HttpError, match="already has 3 entries"):
             await kept.put("one", "d", Kept("x"))
         await kept.put("one", "a", Kept("y"))
         await kept.put("two", "d", Kept("x"))
-        with pytest.raises(HttpError, match="keeps 100 bytes"):
+        with pytest.raises(HttpError, match="may keep 100 bytes"):
             await kept.put("one", "a", Kept("y" * 100))
         assert not await kept.change("one", "e", None)
         await kept.remove("one", "b")

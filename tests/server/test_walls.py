@@ -50,6 +50,7 @@ OWN = {
     *("GET " + path for path in ("/api/flows/definition", "/api/flows/{bucket}/count", "/api/suggest")),
     *("POST /api/call/" + verb for verb in ("list-workflows", "list-schedules", "search-runs", "count-runs")),
     "GET /api/stats",
+    "GET /api/causes",
     "GET /api/capabilities",
     # Makes something of one's own, which may have the name that something has elsewhere.
     *("POST " + path for path in ("/api/workflows", "/api/activities", "/api/schedules", "/api/saved-views")),
@@ -305,6 +306,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/call/append-stream": {"items": [{"payload": None, "payload_reference": "there"}]},
 }
 UNNAMED = {
+    "new_id",
     "request_id",
     "process_id",
     "poll_request_id",

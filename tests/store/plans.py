@@ -21,7 +21,7 @@ SEARCHES: dict[str, tuple[RunQuery, str]] = {
     "attribute": (RunQuery(attributes={"amount": (1, 2.5)}), "facet"),
     "text": (RunQuery(q="ord"), "workflow_id"),
     "state": (RunQuery(fields={"state": ("waiting", "blocked")}), "summary_state"),
-    "attention": (RunQuery(fields={"attention": ("blocked",)}), "summary_(cause|attention)"),
+    "attention": (RunQuery(fields={"attention": ("blocked",)}), "summary_(cause|group)"),
     "no worker": (RunQuery(flags={"repair_attention": True}), "summary_ready"),
     "task problem": (RunQuery(flags={"task_problem": True}), "summary_state"),
     "closed": (RunQuery(sort="closed", closed_after=5), "run_closed"),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from importlib import import_module
 
 from backstay.cli.doctor.results import CheckResult, error, ok, warning
 from backstay.store.address import is_server
 
 NAMES = ("settings", "packages", "descriptors")
-
-_EXTRAS = {"server": ("httptools", "uvloop"), "postgresql": ("asyncpg",)}
 
 
 def checks(database: str) -> Iterator[CheckResult]:
@@ -31,19 +28,14 @@ def checks(database: str) -> Iterator[CheckResult]:
 
 
 def _packages(database: str) -> CheckResult:
-    missing = {extra: [name for name in names if not _can_import(name)] for extra, names in _EXTRAS.items()}
-    if is_server(database) and missing["postgresql"]:
-        message = f"a PostgreSQL database needs {', '.join(missing['postgresql'])}"
-        return error("packages", message, "pip install 'backstay[postgresql]'")
-    if missing["server"]:
-        message = f"`dw server` and the page of `dw dev` need {', '.join(missing['server'])}"
-        return warning("packages", message, "pip install 'backstay[server]'")
-    return ok("packages", "the extras that this database and `dw server` need are installed")
+    if is_server(database) and not _has_asyncpg():
+        return error("packages", "a PostgreSQL database needs asyncpg", "pip install 'backstay[postgresql]'")
+    return ok("packages", "the packages that this database needs are installed")
 
 
-def _can_import(name: str) -> bool:
+def _has_asyncpg() -> bool:
     try:
-        import_module(name)
+        import asyncpg  # noqa: F401  # pyright: ignore[reportUnusedImport]
     except ImportError:
         return False
     return True
