@@ -35,7 +35,7 @@ def _packages(database: str) -> CheckResult:
 
 def _has_asyncpg() -> bool:
     try:
-        import asyncpg  # noqa: F401  # pyright: ignore[reportUnusedImport]
+        import asyncpg  # noqa: F401  # pyright: ignore[reportUnusedImport, reportMissingTypeStubs]
     except ImportError:
         return False
     return True
