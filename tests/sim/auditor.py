@@ -124,6 +124,11 @@ def retried(entry: Recorded) -> bool:
     return entry.type == "ActivityRetryScheduled" and event.retry_task_id != event.retry_of_task_id
 
 
+def _undelivered(entry: Recorded) -> bool:
+    """Whether an attempt was recorded as started and never reached its worker, as after a commit that took very long."""
+    return entry.type == "ActivityRetryScheduled" and getattr(entry.event, "retry_reason", "") == "activity_not_delivered"
+
+
 class Auditor:
     known = (*BUILDS["B"], *ACTIVITIES, *HELPERS)
 
@@ -750,7 +755,7 @@ class Auditor:
                     break  # from here on everybody is replaced
                 if entry.type == "ActivityStarted" and entry.context.owner and "/" in entry.context.owner:
                     begun[event.sequence] += 1
-                elif retried(entry):
+                elif retried(entry) or _undelivered(entry):
                     begun[event.sequence] -= 1
             again = [step for step, count in begun.items() if count > 1]
             self.must(not again, "I4 nothing is done again without a reason", (run.workflow_id, again))

@@ -402,7 +402,8 @@ class Engine:
         not be taken for lost."""
         entry = self.cache.get(key)
         busy = entry is not None and (entry.inflight or entry.code_is_busy)
-        return not busy and key not in self.rollback.restless and not self.loading.reads(key)
+        on_its_way = key in self.rollback.restless or self.late_deliveries.has(key)
+        return not busy and not on_its_way and not self.loading.reads(key)
 
     def held_tasks(self) -> frozenset[str]:
         """The tasks that workers in this process are working on."""
