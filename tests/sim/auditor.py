@@ -126,7 +126,9 @@ def retried(entry: Recorded) -> bool:
 
 def _undelivered(entry: Recorded) -> bool:
     """Whether an attempt was recorded as started and never reached its worker, as after a commit that took very long."""
-    return entry.type == "ActivityRetryScheduled" and getattr(entry.event, "retry_reason", "") == "activity_not_delivered"
+    return (
+        entry.type == "ActivityRetryScheduled" and getattr(entry.event, "retry_reason", "") == "activity_not_delivered"
+    )
 
 
 class Auditor:

@@ -70,7 +70,7 @@ class WorkflowTasks:
         self._sticky = sticky
         self._fetch = fetch
         self._shown: dict[str, ShownTask] = {}  # by task id, until it is reported
-        self._reading: set[str] = set()  # ids of tasks whose history is being fetched
+        self._reading: set[tuple[str, int]] = set()  # tasks by id and attempt whose history is being fetched
         self._events: dict[str, list[Recorded]] = {}
         self._deferred: dict[int, list[wire.TaskLease]] = {}
 
@@ -90,7 +90,8 @@ class WorkflowTasks:
     def in_progress(self) -> set[str]:
         """Return the tasks whose code runs, or that wait for their history or for an answer."""
         deferred = (lease.task_id for leases in self._deferred.values() for lease in leases)
-        return {*self._shown, *self._reading, *deferred}
+        reading = (task_id for task_id, _ in self._reading)
+        return {*self._shown, *reading, *deferred}
 
     def on_given_up(self, task: Task) -> None:
         """Drop a task whose code ended without a report."""
@@ -162,7 +163,7 @@ class WorkflowTasks:
 
     def _read(self, task: LeasedTask, after: int, then: Callable[[list[Recorded]], None]) -> None:
         """Fetch the rest of a task's history and call `then` with it, if the task is still leased to this worker by then."""
-        self._reading.add(task.task_id)
+        self._reading.add((task.task_id, task.attempt))
         self._host.spawn(self._read_on(task, after, then), "backstay-history")
 
     async def _read_on(self, task: LeasedTask, after: int, then: Callable[[list[Recorded]], None]) -> None:
@@ -172,7 +173,7 @@ class WorkflowTasks:
         except Exception as error:
             events = error
         finally:
-            self._reading.discard(task.task_id)
+            self._reading.discard((task.task_id, task.attempt))
         if self._host.leases.get(task.task_id) != task.attempt:
             return
         if isinstance(events, Refused):
