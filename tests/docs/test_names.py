@@ -16,7 +16,16 @@ from backstay.kernel.machine import Machine
 from .pages import DOCS, PAGES, ROOT, name_of, prose
 
 # Names of asyncio, of the programs on the pages, of what people come from, and of frameworks.
-ELSEWHERE = {"TaskGroup", "CardDeclined", "RetryPolicy", "Replayer", "AsyncResult", "SetWorkflowID", "Queue"} | {
+ELSEWHERE = {
+    "CancelScope",
+    "TaskGroup",
+    "CardDeclined",
+    "RetryPolicy",
+    "Replayer",
+    "AsyncResult",
+    "SetWorkflowID",
+    "Queue",
+} | {
     "TestClient",
     "TransactionTestCase",
     "TestCase",

@@ -398,12 +398,11 @@ class Engine:
         self.submit(key, message, reply, again=False)
 
     def is_at_rest(self, key: int) -> bool:
-        """Whether no task of this instance is on its way to or from a worker: it is held by no executor for that moment, and must
-        not be taken for lost."""
+        """Whether no task of this instance is on its way to or from a worker: such a task is held by no executor, and not lost."""
         entry = self.cache.get(key)
-        busy = entry is not None and (entry.inflight or entry.code_is_busy)
-        on_its_way = key in self.rollback.restless or self.late_deliveries.has(key)
-        return not busy and not on_its_way and not self.loading.reads(key)
+        if entry is not None and (entry.inflight or entry.code_is_busy):
+            return False
+        return not (key in self.rollback.restless or self.late_deliveries.has(key) or self.loading.reads(key))
 
     def held_tasks(self) -> frozenset[str]:
         """The tasks that workers in this process are working on."""

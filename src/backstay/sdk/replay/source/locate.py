@@ -104,12 +104,23 @@ def first_line(node: FunctionNode | ast.ClassDef) -> int:
     return min(d.lineno for d in node.decorator_list)
 
 
+def _parsed(text: str) -> ast.Module:
+    """The syntax tree of a file. CPython 3.11 counts the depth of all threads in one place: when another thread builds a tree at
+    the same moment, it raises SystemError, and the next try succeeds."""
+    for _ in range(9):
+        try:
+            return ast.parse(text)
+        except SystemError:
+            continue
+    return ast.parse(text)
+
+
 class _Index:
     """The definitions of one parsed file."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._tree = ast.parse(text)
+        self._tree = _parsed(text)
         self._functions: dict[tuple[str, int], FunctionNode] = {}
         self._classes: dict[str, list[ast.ClassDef]] = {}
         self._lambdas: list[ast.Lambda] | None = None
